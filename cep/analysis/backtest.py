@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.analysis.history import Events, History
-from cep.analysis.marks import Marks
+from cep.analysis.labelled_events import LabelledEvents
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.text import utc_text
@@ -57,13 +57,8 @@ def ratio(part: int, whole: int) -> Ratio:
     middle = share + z_squared / (2 * whole)
     spread = _Z * sqrt(share * (1 - share) / whole + z_squared / (4 * whole * whole))
     width = 1 + z_squared / whole
-    return Ratio(
-        part,
-        whole,
-        share,
-        max(0.0, min(share, (middle - spread) / width)),
-        min(1.0, max(share, (middle + spread) / width)),
-    )
+    low, high = max(0.0, min(share, (middle - spread) / width)), min(1.0, max(share, (middle + spread) / width))
+    return Ratio(part, whole, share, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +103,12 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Alerts A and the frauds F that they find, in arrays. Rules R are in the order of `names`.
-
-    Shapes: row int64[A], the alert's row in the history; rule int[A], is_right, is_immature bool[A], detected_ms
-    int64[A], `key` of length A; key_number int64[A] is equal for equal keys of the same fields. `bound_alert` and
-    `bound_row` are the bound events: the alert and the row of the event. `first_alert_ms` int64[R, F] is when a rule
-    found a fraud first, the largest number if it did not.
-    """
+    """Alerts A and the frauds F that they find, in arrays. Rules R are in the order of `names`. Shapes: row int64[A],
+    the alert's row in the replay's table; rule, detected_ms, score int64[A]; `key` of length A; key_number int64[A] is
+    equal for equal keys of the same fields; is_right bool[A]: it binds an event of a fraud; is_immature bool[A]: it
+    binds an event too recent to have its final label, so its verdict is open. Each bound event has its alert in
+    `bound_event_alert` and its row among the events in `bound_event_row`. `first_alert_ms` int64[R, F] is when a rule
+    found a fraud first, NEVER if it did not."""
 
     names: tuple[str, ...]
     row: NDArray[np.int64]
@@ -125,8 +119,8 @@ class Judged:
     score: NDArray[np.int64]
     is_right: NDArray[np.bool_]
     is_immature: NDArray[np.bool_]
-    bound_alert: NDArray[np.int64]
-    bound_row: NDArray[np.int64]
+    bound_event_alert: NDArray[np.int64]
+    bound_event_row: NDArray[np.int64]
     first_alert_ms: NDArray[np.int64]
 
     @property
@@ -146,8 +140,9 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The figures of the alerts as they are sent; `all_matches` has the figures of all matches. `days` has by day and
-    rule the alerts that are right, wrong and immature."""
+    """The figures of the alerts as they are sent; `all_matches` also counts the alerts that suppression or a shadow
+    version keeps back. `about` describes the events and labels, `overlap` counts the frauds that each set of rules
+    finds. `days` counts the right, wrong and immature (too recent to judge) alerts by day and rule."""
 
     about: Mapping[str, Any]
     together: Figures
@@ -161,26 +156,27 @@ class Backtest:
         return asdict(self)
 
 
-def alert_times_ms(history: History, marks: Marks) -> NDArray[np.int64]:
+def alert_times_ms(history: History, labelled: LabelledEvents) -> NDArray[np.int64]:
     """Return the time of each alert of the history: int64[A]. A window that closes with the history ends with it."""
     at_ms = np.asarray(history.replayed.alerts["detected_at"].combine_chunks().cast(pa.int64()), np.int64)
-    is_whole = marks.as_of_ms >= history.events.time_ms.max(initial=TIME_MS_MIN)
+    is_whole = labelled.as_of_ms >= history.events.time_ms.max(initial=TIME_MS_MIN)
     is_closed = history.replayed.watermark_ms == TIME_MS_MAX
-    return np.minimum(at_ms, marks.as_of_ms) if is_closed and is_whole else at_ms
+    return np.minimum(at_ms, labelled.as_of_ms) if is_closed and is_whole else at_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """The alerts A of a history before they are judged, in arrays as in `Judged`. `reason` tells why an alert is not
-    sent, "" for an alert that is sent (rulebook/suppression.py)."""
+    """The alerts of a replayed history before labels judge them: arrays with one value for each alert. `rule` is an
+    index of `names`; equal keys of the same fields have the same `key_number`. Each bound event has its alert in
+    `bound_event_alert` and its row in `bound_event_row`. `reason` is why an alert is not sent, "" if it is sent."""
 
     names: tuple[str, ...]
     rule: NDArray[np.int64]
     key: pa.Array
     key_number: NDArray[np.int64]
     score: NDArray[np.int64]
-    bound_alert: NDArray[np.int64]
-    bound_row: NDArray[np.int64]
+    bound_event_alert: NDArray[np.int64]
+    bound_event_row: NDArray[np.int64]
     reason: NDArray[np.object_]
 
     @property
@@ -190,7 +186,7 @@ class Detections:
 
 
 def detections(history: History) -> Detections:
-    """Collect the alerts of a replayed history, with the reason of each unsent alert. Cost: columns and suppression."""
+    """Collect the alerts of a replayed history as arrays, with the reason of each alert that suppression keeps back."""
     book, alerts = history.deployment.rulebook, history.replayed.alerts
     domains = {rule.rule_id: rule.pattern.key for rule in book.deployed() if rule.pattern.produces is None}
     names = tuple(sorted(domains))  # other rules have no alerts
@@ -202,7 +198,8 @@ def detections(history: History) -> Detections:
     domain = np.array([kinds.index(domains[name]) for name in names], np.int64)[rule]
     key = alerts["key"].combine_chunks()
     code = np.asarray(encoded(key.cast(TEXT)).indices).astype(np.int64)
-    bound_alert, bound_row = history.bound(alerts)
+    key_number = domain * (int(code.max(initial=0)) + 1) + code  # equal texts in other fields are other keys
+    event_alert, event_row = history.bound(alerts)
     suppression = suppress_alerts(alerts, Policies.of(book), {})
     reason = np.full(alerts.num_rows, "", object)
     reason_index = rows_among(alerts["alert_id"].combine_chunks().cast(TEXT),
@@ -210,87 +207,86 @@ def detections(history: History) -> Detections:
     reason[reason_index >= 0] = np.array([*suppression.reasons, ""], object)[reason_index[reason_index >= 0]]
     score = np.asarray(alerts["score"].combine_chunks(), np.int64)
     return Detections(
-        names, rule, key, domain * (int(code.max(initial=0)) + 1) + code, score, bound_alert, bound_row, reason
+        names, rule, key, key_number, score, event_alert, event_row, reason
     )  # fmt: skip
 
 
 def judge(
-    history: History, marks: Marks, all_alerts: Detections | None = None, *, is_sent_only: bool = False
+    history: History, labelled: LabelledEvents, all_alerts: Detections | None = None, *, is_sent_only: bool = False
 ) -> Judged:  # fmt: skip
-    """Decide for each alert up to the date whether it is right. No Python object per alert. `is_sent_only`: leave out
-    alerts that are not sent."""
+    """Decide for each alert up to the labels' date whether it is right: it binds an event of a fraud. It is immature
+    instead if it binds an event too recent for a label. `is_sent_only`: leave out alerts that are not sent."""
     all_alerts = detections(history) if all_alerts is None else all_alerts
-    at_ms = alert_times_ms(history, marks)
-    mask = at_ms <= marks.as_of_ms
+    at_ms = alert_times_ms(history, labelled)
+    mask = at_ms <= labelled.as_of_ms
     if is_sent_only:
         mask &= all_alerts.is_sent
-    stays = mask[all_alerts.bound_alert]
-    bound_alert, rows = (np.cumsum(mask) - 1)[all_alerts.bound_alert[stays]], all_alerts.bound_row[stays]
+    stays = mask[all_alerts.bound_event_alert]
+    alert = (np.cumsum(mask) - 1)[all_alerts.bound_event_alert[stays]]  # the new number of each bound event's alert
+    rows = all_alerts.bound_event_row[stays]
     rule, detected_ms, count = all_alerts.rule[mask], at_ms[mask], int(mask.sum())
     is_right, is_immature = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    is_right[bound_alert[marks.fraud[rows] >= 0]] = True
-    is_immature[bound_alert[~marks.is_mature[rows]]] = True
-    first_ms = np.full((len(all_alerts.names), marks.frauds_count), NEVER, np.int64)
-    hits = np.flatnonzero(marks.fraud[rows] >= 0)
-    np.minimum.at(first_ms, (rule[bound_alert[hits]], marks.fraud[rows[hits]]), detected_ms[bound_alert[hits]])
+    is_right[alert[labelled.fraud[rows] >= 0]] = True
+    is_immature[alert[~labelled.is_mature[rows]]] = True
+    first_ms = np.full((len(all_alerts.names), labelled.frauds_count), NEVER, np.int64)
+    hits = np.flatnonzero(labelled.fraud[rows] >= 0)
+    np.minimum.at(first_ms, (rule[alert[hits]], labelled.fraud[rows[hits]]), detected_ms[alert[hits]])
     return Judged(
         all_alerts.names, np.flatnonzero(mask), rule, all_alerts.key.filter(pa.array(mask)),
         all_alerts.key_number[mask], detected_ms, all_alerts.score[mask], is_right & ~is_immature, is_immature,
-        bound_alert, rows, first_ms,
+        alert, rows, first_ms,
     )  # fmt: skip
 
 
-def backtest(history: History, marks: Marks, all_alerts: Detections, judged: Judged, matched: Judged) -> Backtest:
-    """Compute the figures of each rule and of all rules together. `judged` are the sent alerts, `matched` are all."""
-    all_rules = np.arange(len(judged.names))
-    period = days_count(history.events, marks)
-    bad, count = (
-        marks.records_count(judged_alerts) for judged_alerts in (marks.fraud >= 0, _seen(history.events, marks))
-    )
-    scale = (period, bad / max(1, count))
+def backtest(
+    history: History, labelled: LabelledEvents, all_alerts: Detections, sent_alerts: Judged, all_matches: Judged
+) -> Backtest:
+    """Compute the figures of each rule and of all rules together, for the alerts that are sent and for all matches.
+    `labelled` has the fraud of each event."""
+    all_rules = np.arange(len(sent_alerts.names))
+    period = days_count(history.events, labelled)
+    fraud_count = labelled.records_count(labelled.fraud >= 0)
+    count = labelled.records_count(_has_arrived(history.events, labelled))
+    days_and_fraud_share = (period, fraud_count / max(1, count))
 
     def figures_of(judged_alerts: Judged) -> Matches:
         return Matches(
-            _figures(history, marks, judged_alerts, (all_rules, ALL), scale),
+            _figures(history, labelled, judged_alerts, (all_rules, ALL), days_and_fraud_share),
             tuple(
-                _figures(history, marks, judged_alerts, (np.array([rule]), judged_alerts.names[rule]), scale)
-                for rule in all_rules
+                _figures(history, labelled, judged_alerts, (np.array([rule]), name), days_and_fraud_share)
+                for rule, name in enumerate(judged_alerts.names)
             ),
         )
 
-    sent = figures_of(judged)
-    return Backtest(
-        _about(history, marks, period, all_alerts),
-        sent.together,
-        sent.rules,
-        sent if matched is judged else figures_of(matched),
-        _overlap(judged),
-        _by_day(judged),
-    )
+    sent = figures_of(sent_alerts)
+    about = _header_facts(history, labelled, period, all_alerts)
+    matches = sent if all_matches is sent_alerts else figures_of(all_matches)
+    return Backtest(about, sent.together, sent.rules, matches, _overlap(sent_alerts), _by_day(sent_alerts))
 
 
-def _about(history: History, marks: Marks, period: int, all_alerts: Detections) -> dict[str, Any]:
+def _header_facts(history: History, labelled: LabelledEvents, period: int, all_alerts: Detections) -> dict[str, Any]:
+    """Return the facts about the events, the labels and the rules with which a report begins."""
     events = history.events
-    has_arrived = _seen(events, marks)
-    bad, count = marks.records_count(marks.fraud >= 0), marks.records_count(has_arrived)
+    has_arrived = _has_arrived(events, labelled)
+    fraud_count, count = labelled.records_count(labelled.fraud >= 0), labelled.records_count(has_arrived)
     reasons, suppressed = np.unique(all_alerts.reason[~all_alerts.is_sent].astype(str), return_counts=True)
     times = (int(events.time_ms.min()), int(events.time_ms.max())) if len(events) else None
     counters = history.replayed.counters
     return {
         "events": int(has_arrived.sum()),
         "from": None if times is None else utc_text(times[0]),
-        "to": None if times is None else utc_text(min(times[1], marks.as_of_ms)),
+        "to": None if times is None else utc_text(min(times[1], labelled.as_of_ms)),
         "days": period,
-        "as_of": utc_text(marks.as_of_ms) if len(events) else None,
-        "maturity_seconds": marks.maturity_ms / 1_000,
-        "frauds": marks.frauds_count,
-        "fraud_events": bad,
-        "fraud_money": float(marks.amount.sum()),
-        "frauds_by_kind": {kind: marks.kind.count(kind) for kind in sorted(set(marks.kind))},
-        "base_rate": bad / count if count else None,
-        "labels_without_event": marks.unmatched_count,
-        "labels_reported_later": marks.later_count,
-        "fraud_events_immature": marks.immature_count,
+        "as_of": utc_text(labelled.as_of_ms) if len(events) else None,
+        "maturity_seconds": labelled.maturity_ms / 1_000,
+        "frauds": labelled.frauds_count,
+        "fraud_events": fraud_count,
+        "fraud_money": float(labelled.amount.sum()),
+        "frauds_by_kind": {kind: labelled.kind.count(kind) for kind in sorted(set(labelled.kind))},
+        "base_rate": fraud_count / count if count else None,
+        "labels_without_event": labelled.unmatched_count,
+        "labels_reported_later": labelled.later_count,
+        "fraud_events_immature": labelled.immature_count,
         "matches_not_sent": dict(zip(reasons.tolist(), suppressed.tolist(), strict=True)),
         "records_set_aside": sum(counters[name] for name in sorted(counters) if name.startswith("poison[")),
         "rules": [
@@ -301,27 +297,28 @@ def _about(history: History, marks: Marks, period: int, all_alerts: Detections) 
 
 
 def _figures(
-    history: History, marks: Marks, judged: Judged, chosen: tuple[NDArray[np.int64], str], scale: tuple[int, float]
-) -> Figures:
-    """Return the figures of the rules with these numbers, taken together under this name. `scale`: the days of the
-    history, and the share of frauds among its events."""
-    numbers, name = chosen
-    period, base = scale
+    history: History, labelled: LabelledEvents, judged: Judged, numbers_and_name: tuple[NDArray[np.int64], str],
+    days_and_fraud_share: tuple[int, float],
+) -> Figures:  # fmt: skip
+    """Return the figures of the rules with these numbers, taken together under this name. The days are of the history,
+    the share is of frauds among its events."""
+    numbers, name = numbers_and_name
+    period, fraud_share = days_and_fraud_share
     mask = np.isin(judged.rule, numbers)
     alerts, right = int(mask.sum()), int(judged.is_right[mask].sum())
     immature = int(judged.is_immature[mask].sum())
     keys = len(np.unique(judged.key_number[mask]))
     precision = ratio(right, alerts - immature)
-    bad_rows = marks.fraud >= 0
-    bound = judged.bound_row[mask[judged.bound_alert]]
-    detected_events, bad = marks.records_count(bound[bad_rows[bound]]), marks.records_count(bad_rows)
+    is_fraud = labelled.fraud >= 0
+    bound = judged.bound_event_row[mask[judged.bound_event_alert]]
+    found_records, fraud_records = labelled.records_count(bound[is_fraud[bound]]), labelled.records_count(is_fraud)
     first_ms = judged.first_alert_ms[numbers].min(axis=0, initial=NEVER)
     is_detected = first_ms != NEVER
     by_others = np.delete(judged.has_detected, numbers, axis=0).any(axis=0)
     shares = judged.has_detected / np.maximum(judged.has_detected.sum(axis=0), 1)
-    is_later = bad_rows.copy()
-    is_later[bad_rows] = history.events.time_ms[bad_rows] >= first_ms[marks.fraud[bad_rows]]
-    kinds = np.array(marks.kind, dtype=object)
+    is_later = is_fraud.copy()
+    is_later[is_fraud] = history.events.time_ms[is_fraud] >= first_ms[labelled.fraud[is_fraud]]
+    kinds = np.array(labelled.kind, dtype=object)
     deployed = {rule.rule_id: rule for rule in history.deployment.rulebook.deployed()}
     rule = deployed.get(name)
     domains = {deployed[judged.names[number]].pattern.key for number in numbers}
@@ -338,32 +335,32 @@ def _figures(
         precision=precision,
         key_precision=_group_precision(judged, mask, judged.key_number[mask]),
         case_precision=_group_precision(judged, mask, _cases(judged, mask)),
-        event_recall=ratio(detected_events, bad),
-        fraud_recall=ratio(int(is_detected.sum()), marks.frauds_count),
-        key_recall=_key_recall(history.events, marks, judged, mask, domains.pop()) if len(domains) == 1 else None,
+        event_recall=ratio(found_records, fraud_records),
+        fraud_recall=ratio(int(is_detected.sum()), labelled.frauds_count),
+        key_recall=_key_recall(history.events, labelled, judged, mask, domains.pop()) if len(domains) == 1 else None,
         recall_by_kind={
             kind: ratio(int(is_detected[kinds == kind].sum()), int((kinds == kind).sum()))
-            for kind in sorted(set(marks.kind))
+            for kind in sorted(set(labelled.kind))
         },
-        lift=precision.value / base if precision.value is not None and base else None,
-        money_found=float(marks.amount[is_detected].sum()),
-        money_after_alert=float(marks.money[is_later].sum()),
-        money_missed=float(marks.amount[~is_detected].sum()),
+        lift=precision.value / fraud_share if precision.value is not None and fraud_share else None,
+        money_found=float(labelled.amount[is_detected].sum()),
+        money_after_alert=float(labelled.money[is_later].sum()),
+        money_missed=float(labelled.amount[~is_detected].sum()),
         repeat_rate=1 - keys / alerts if alerts else None,
-        seconds_to_alert=_median_s(first_ms[is_detected] - marks.first_ms[is_detected]),
-        seconds_ahead=_median_s(marks.last_ms[is_detected] - first_ms[is_detected]),
+        seconds_to_alert=_median_s(first_ms[is_detected] - labelled.first_ms[is_detected]),
+        seconds_ahead=_median_s(labelled.last_ms[is_detected] - first_ms[is_detected]),
         adds=None if name == ALL else int((is_detected & ~by_others).sum()),
         share=float(shares[numbers].sum()),
     )
 
 
 def _key_recall(
-    events: Events, marks: Marks, judged: Judged, mask: NDArray[np.bool_], domain: KeyDomain
+    events: Events, labelled: LabelledEvents, judged: Judged, mask: NDArray[np.bool_], domain: KeyDomain
 ) -> Ratio | None:
     """Return how many of the keys with a fraud have a right alert; None if the events were read without the key."""
     if not set(domain) <= events.columns.keys():
         return None
-    decoded = events.taken(np.flatnonzero(marks.fraud >= 0))
+    decoded = events.taken(np.flatnonzero(labelled.fraud >= 0))
     fraud_keys = different_texts(route(decoded, domain, events.schema.columns())[0].key)
     right = different_texts(judged.key.filter(pa.array(mask & judged.is_right)))
     return ratio(int((rows_among(right, fraud_keys) >= 0).sum()), len(fraud_keys))
@@ -391,14 +388,14 @@ def _group_precision(judged: Judged, mask: NDArray[np.bool_], group: NDArray[np.
     return ratio(int((right & ~immature).sum()), int((~immature).sum()))
 
 
-def _seen(events: Events, marks: Marks) -> NDArray[np.bool_]:
-    has_arrived: NDArray[np.bool_] = events.time_ms <= marks.as_of_ms
+def _has_arrived(events: Events, labelled: LabelledEvents) -> NDArray[np.bool_]:
+    has_arrived: NDArray[np.bool_] = events.time_ms <= labelled.as_of_ms
     return has_arrived
 
 
-def days_count(events: Events, marks: Marks) -> int:
+def days_count(events: Events, labelled: LabelledEvents) -> int:
     """Return how many days of the calendar, in UTC, have events: an old event alone does not lengthen a history."""
-    return distinct_days(events.time_ms[_seen(events, marks)])
+    return distinct_days(events.time_ms[_has_arrived(events, labelled)])
 
 
 def distinct_days(time_ms: NDArray[np.int64]) -> int:
@@ -422,7 +419,7 @@ def _overlap(judged: Judged) -> tuple[dict[str, Any], ...]:
 
 
 def _by_day(judged: Judged) -> tuple[dict[str, Any], ...]:
-    """Count the right, wrong and immature alerts by day and rule; only days with alerts."""
+    """Count the right, wrong and immature (too recent to judge) alerts by day and rule; only days with alerts."""
     kind = np.where(judged.is_right, 0, np.where(judged.is_immature, 2, 1))
     table = np.stack([judged.detected_ms // DAY_MS, judged.rule, kind], axis=1)
     groups, counts = np.unique(table, axis=0, return_counts=True)
@@ -468,17 +465,15 @@ _SHARES = (0.6, 0.8)  # of the time, where the parts end
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of the history's time, [from_ms, until_ms), with the frauds that were known at its end (`marks`).
-
-    Shapes: `frauds` bool[F] marks the frauds that begin in it. An alert belongs to the part of its detection. `days` is
-    its length, or the days with events if these are fewer.
-    """
+    """One part of the history's time, [from_ms, until_ms): parameters are chosen on one part and judged on a later one.
+    `labelled` has the events with the frauds that were known at its end; `frauds` bool[F] are the ones that begin in
+    the part. An alert belongs to the part of its detection. `days` is its length, or the days with events if fewer."""
 
     name: str
     from_ms: int
     until_ms: int
     frauds: NDArray[np.bool_]
-    marks: Marks
+    labelled: LabelledEvents
     days: float
 
     def has(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -487,10 +482,10 @@ class Part:
 
     def hits(self, judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (alert, fraud), int64[H] both, for each event of the part's frauds that the part's alerts bind."""
-        fraud = self.marks.fraud[judged.bound_row]
-        rows = np.flatnonzero((fraud >= 0) & self.has(judged.detected_ms)[judged.bound_alert])
+        fraud = self.labelled.fraud[judged.bound_event_row]  # of each bound event, -1 for none
+        rows = np.flatnonzero((fraud >= 0) & self.has(judged.detected_ms)[judged.bound_event_alert])
         rows = rows[self.frauds[fraud[rows]]]
-        return judged.bound_alert[rows], fraud[rows].astype(np.int64)
+        return judged.bound_event_alert[rows], fraud[rows].astype(np.int64)
 
     @property
     def title(self) -> str:
@@ -499,37 +494,35 @@ class Part:
 
 
 def parts_of_time(
-    events: Events, marks: Marks, gap_ms: int, marks_at: Callable[[int], Marks] | None = None
+    events: Events, labelled: LabelledEvents, gap_ms: int, labelled_at: Callable[[int], LabelledEvents] | None = None
 ) -> tuple[Part, ...]:
     """Divide the time into train, validation and test. A gap before the second and the third keeps matches in one part.
-
-    `marks_at` returns the frauds that were known at a time: a later report could not have influenced a choice. Without
-    it, each part has all of `marks`.
-    """
-    times = events.time_ms[events.time_ms <= marks.as_of_ms]
-    first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0)) + 1
-    known_at = marks_at or (lambda _: marks)
+    `labelled_at` returns the events with the frauds known at a time: a later report could not have influenced a choice.
+    Without it, each part has all of `labelled`."""
+    times = events.time_ms[events.time_ms <= labelled.as_of_ms]
+    first, last = int(times.min(initial=labelled.as_of_ms)), int(times.max(initial=0)) + 1
+    known_at = labelled_at or (lambda _: labelled)
     edges = [first, *(int(first + share * (last - first)) for share in _SHARES), last]
     parts = []
     for index, (name, (low, high)) in enumerate(zip(NAMES, pairwise(edges), strict=True)):
         begin = low + (gap_ms if index else 0)
-        part_marks = marks if name == NAMES[-1] else known_at(high - 1)
-        parts.append(_part((name, begin, max(begin, high)), times, part_marks))
+        part_labelled = labelled if name == NAMES[-1] else known_at(high - 1)
+        parts.append(_part((name, begin, max(begin, high)), times, part_labelled))
     return tuple(parts)
 
 
-def _part(span: tuple[str, int, int], times: NDArray[np.int64], marks: Marks) -> Part:
+def _part(span: tuple[str, int, int], times: NDArray[np.int64], labelled: LabelledEvents) -> Part:
     name, low, high = span
     times = times[(times >= low) & (times < high)]
     days = min((high - low) / DAY_MS, distinct_days(times))
-    return Part(name, low, high, (marks.first_ms >= low) & (marks.first_ms < high), marks, float(days))
+    return Part(name, low, high, (labelled.first_ms >= low) & (labelled.first_ms < high), labelled, float(days))
 
 
-def whole_time(events: Events, marks: Marks) -> Part:
+def whole_time(events: Events, labelled: LabelledEvents) -> Part:
     """Return all of the time as one part, with all frauds."""
-    first = int(events.time_ms.min(initial=marks.as_of_ms))
-    part = _part(("all", first, marks.as_of_ms + 1), events.time_ms, marks)
-    return replace(part, frauds=np.ones(marks.frauds_count, np.bool_))
+    first = int(events.time_ms.min(initial=labelled.as_of_ms))
+    part = _part(("all", first, labelled.as_of_ms + 1), events.time_ms, labelled)
+    return replace(part, frauds=np.ones(labelled.frauds_count, np.bool_))
 
 
 def check_frauds(parts: Sequence[Part]) -> None:

@@ -53,10 +53,8 @@ class Ending:
 
 @dataclass(slots=True)
 class Funnel:
-    """How far frauds came in the pattern of a rule: counts by step, and by the condition that stopped them.
-
-    `steps` go from NOTHING to MATCH. `walked` frauds were traced; `skipped` would have taken too many steps.
-    """
+    """How far frauds came in the pattern of a rule: counts by step, and by the condition that stopped them. `steps` go
+    from NOTHING to MATCH. `walked` frauds were traced; `skipped` would have taken too many steps."""
 
     rule: str
     steps: dict[str, int]
@@ -100,7 +98,7 @@ def keys_of_events(measured: Measured, rows: np.ndarray, domain: KeyDomain) -> l
 
 def first_events(measured: Measured) -> np.ndarray:
     """Return the row of the first event of each fraud."""
-    fraud, time_ms = measured.marks.fraud, measured.history.events.time_ms
+    fraud, time_ms = measured.labelled.fraud, measured.history.events.time_ms
     rows = np.flatnonzero(fraud >= 0)
     order = rows[np.lexsort((time_ms[rows], fraud[rows]))]
     _, first = np.unique(fraud[order], return_index=True)
@@ -113,7 +111,7 @@ def walk_frauds(
     """Trace a sample of the frauds through every rule. Return a funnel per rule, and each fraud's ending per rule."""
     deployment = measured.history.deployment
     rules = sorted(deployment.rulebook.deployed(), key=lambda rule: (rule.rule_id, rule.version))
-    frauds = sampled(measured.marks.frauds_count, REPORT_FRAUDS_WALKED_MAX)
+    frauds = sampled(measured.labelled.frauds_count, REPORT_FRAUDS_WALKED_MAX)
     first = first_events(measured)[frauds]
     keys = {rule.pattern.key: keys_of_events(measured, first, rule.pattern.key) for rule in rules}
     keys_by_domain = {domain: [key for key in domain_keys if key is not None] for domain, domain_keys in keys.items()}
@@ -157,6 +155,8 @@ def _affordable(
 def _walk(
     measured: Measured, rule: DeployedRule, batch: EventBatch, frauds_by_key: Mapping[str, list[int]]
 ) -> tuple[Funnel, list[Ending]]:
+    """Trace frauds through one rule, by the events of their keys in `batch`. Return the funnel, which counts how far
+    they came, and the ending of each fraud."""
     deployment, pattern = measured.history.deployment, rule.pattern
     names = dict.fromkeys((NOTHING, *(variable.name for variable in pattern.variables), MATCH))
     funnel, endings = Funnel(rule.rule_id, dict.fromkeys(names, 0)), list[Ending]()
@@ -187,29 +187,32 @@ def _walk(
 
 
 def _fraud_of_ids(measured: Measured) -> dict[str, int]:
-    rows = np.flatnonzero(measured.marks.fraud >= 0)
+    rows = np.flatnonzero(measured.labelled.fraud >= 0)
     ids = measured.history.events.event_id.take(pa.array(rows)).to_pylist()
-    return dict(zip(ids, measured.marks.fraud[rows].tolist(), strict=True))
+    return dict(zip(ids, measured.labelled.fraud[rows].tolist(), strict=True))
 
 
 def _ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
-    """Return how far the furthest run came that took one of these events."""
+    """Return how far the rule's furthest run came that took one of the fraud's events (`rows`), and why it stopped.
+    The depth is 0 without a run, 1 after the first step, and one more than the last step for a match."""
     runs = [run for start in trace.start.children for run in start.descendants() if rows & set(run.rows())]
     positions = trace.automaton.positions
     if not runs:
         misses = [miss for row in sorted(rows) for run, miss in trace.misses.get(row, ()) if run is trace.start]
         nearest = min(misses, key=lambda miss: len(miss.failed), default=None)
         lines = [] if nearest is None else Explainer(trace, show_time).miss(trace.start, nearest)
-        return Ending(fraud, rule_id, NOTHING, 0, _stopped(trace, trace.start, nearest), tuple(lines))
+        stopped = _stopped(trace, trace.start, nearest)
+        return Ending(fraud, rule_id, step=NOTHING, depth=0, stopped=stopped, story=tuple(lines))
     run = max(runs, key=lambda run: (_is_match(trace, run), run.position, run.length, bool(run.misses), -run.row))
     if _is_match(trace, run):
-        return Ending(fraud, rule_id, MATCH, len(positions) + 1, "", ())
+        return Ending(fraud, rule_id, step=MATCH, depth=len(positions) + 1, stopped="", story=())
     story = Explainer(trace, show_time).story(run)
     run_misses = [run.misses[index] for index in run.opened if index in run.misses]
     nearest = min(run_misses, key=lambda miss: (miss.row not in rows, len(miss.failed)), default=None)
     stopped = _stopped(trace, run, nearest) or (run.closings[0].why.value if run.closings else "nothing more came")
     name = positions[run.position].variable
-    return Ending(fraud, rule_id, name, run.position + 1, stopped, (story.reached, *story.reasons))
+    story_lines = (story.reached, *story.reasons)
+    return Ending(fraud, rule_id, step=name, depth=run.position + 1, stopped=stopped, story=story_lines)
 
 
 def _is_match(trace: Trace, run: Run) -> bool:
@@ -284,15 +287,17 @@ def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -
 def missed_timelines(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], endings: Sequence[Ending]
 ) -> list[Timeline]:
-    """Return the time lines of the largest frauds that no rule finds, each with the rule that came furthest."""
-    marks = measured.marks
-    missed = np.flatnonzero(~measured.judged.has_detected.any(axis=0)) if marks.frauds_count else np.empty(0, np.int64)
-    furthest: dict[int, Ending] = {}
+    """Return the time lines of the largest frauds that no rule finds, each with the rule that came furthest. An ending
+    tells for one rule and fraud after how many steps (`depth`) the furthest run stopped, and why (`story`)."""
+    labelled = measured.labelled
+    is_found = measured.judged.has_detected.any(axis=0)
+    missed = np.flatnonzero(~is_found) if labelled.frauds_count else np.empty(0, np.int64)
+    furthest: dict[int, Ending] = {}  # by fraud: the end of the rule that came closest to a match
     for ending in endings:
         if ending.fraud not in furthest or ending.depth > furthest[ending.fraud].depth:
             furthest[ending.fraud] = ending
     walked = [fraud for fraud in missed.tolist() if fraud in furthest]
-    chosen = sorted(walked, key=lambda fraud: (-marks.amount[fraud], fraud))[:_SHOWN]
+    chosen = sorted(walked, key=lambda fraud: (-labelled.amount[fraud], fraud))[:_SHOWN]
     rows = first_events(measured)[chosen] if chosen else np.empty(0, np.int64)
     domain_of = {rule.rule_id: rule.pattern.key for rule in measured.history.deployment.rulebook.deployed()}
     domain_keys = []
@@ -305,14 +310,14 @@ def missed_timelines(
     lines = []
     for fraud, domain_key in zip(chosen, domain_keys, strict=True):
         ending = furthest[fraud]
-        kind = marks.kind[fraud]
+        kind = labelled.kind[fraud]
         shown = shown_key(domain_key[1], domain_key[0], measured.history.events.schema)
-        money = f", {marks.amount[fraud]:,.2f}" if marks.amount[fraud] else ""
-        title = f"missed: {shown} at {show_time(int(marks.first_ms[fraud]))}{money}{f', {kind}' if kind else ''}"
+        money = f", {labelled.amount[fraud]:,.2f}" if labelled.amount[fraud] else ""
+        title = f"missed: {shown} at {show_time(int(labelled.first_ms[fraud]))}{money}{f', {kind}' if kind else ''}"
         head = f"{ending.rule} came furthest" if ending.depth else f"{ending.rule} began no run"
         notes = (head, *(hide_tokens(line) for line in ending.story))
         lines.append(
-            Timeline(title, notes, _lines(measured, batches[domain_key], {}, frauds, int(marks.first_ms[fraud])))
+            Timeline(title, notes, _lines(measured, batches[domain_key], {}, frauds, int(labelled.first_ms[fraud])))
         )
     return lines
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from cep.analysis.backtest import Judged, Ratio, ratio
 from cep.analysis.cases import shown_key
 from cep.analysis.history import History
-from cep.analysis.sweep import Axis, Bench, Scores, Setting, identities, number_of, replayed_scores, unit_of
+from cep.analysis.sweep import Axis, Replayer, Scores, Setting, identities, number_of, replayed_scores, unit_of
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_ALERTS_MAX, TUNE_REPLAYED_MAX, TUNE_RULES_AT_ONCE
 from cep.columnar.order import rows_in_order
@@ -89,28 +89,30 @@ class Pair:
     cells: tuple[Cell, ...]
 
 
-def pairs(bench: Bench, all_curves: Sequence[Curve]) -> tuple[Pair, ...]:
+def pairs(replayer: Replayer, all_curves: Sequence[Curve]) -> tuple[Pair, ...]:
     """Replay some values of each two parameters together, for the parameters that change the alerts most. Raises:
     UsageError if there are too many alerts with two of the values."""
     spread = {
         curve.param: -int(np.ptp([point.alerts for point in curve.points])) for curve in all_curves if curve.points
     }
     chosen = sorted((curve for curve in all_curves if spread.get(curve.param)), key=lambda curve: spread[curve.param])
-    return tuple(_pair(bench, one, other) for one, other in combinations(chosen[:_PAIRED_MAX], 2))
+    return tuple(_pair(replayer, one, other) for one, other in combinations(chosen[:_PAIRED_MAX], 2))
 
 
-def _pair(bench: Bench, one: Curve, other: Curve) -> Pair:
+def _pair(replayer: Replayer, one: Curve, other: Curve) -> Pair:
+    """Replay the rule with each value of one parameter and each of another. Return the grid of their figures; a cell is
+    on the front if no other has better precision and recall."""
     names = (one.param, other.param)
     value_pairs = list(product(_some_values(one), _some_values(other)))
-    settings: list[Setting] = [{name: _as_given(bench, name, value) for name, value in zip(names, values, strict=True)}
+    settings: list[Setting] = [{name: _as_given(replayer, name, each) for name, each in zip(names, values, strict=True)}
                                for values in value_pairs]  # fmt: skip
     side = len(_some_values(other))
-    corners = [settings[index] for index in (0, side - 1, -side, -1)]
-    (scores,) = replayed_scores(bench, settings, settings_at_once(bench, corners))
-    points = [_point(0.0, scores, index, bench, 1) for index in range(len(value_pairs))]
+    corners = [settings[index] for index in (0, side - 1, -side, -1)]  # usually one has the most alerts
+    (scores,) = replayed_scores(replayer, settings, settings_at_once(replayer, corners))
+    points = [_point(scores, index, replayer, value=0.0, days=1) for index in range(len(value_pairs))]
     front = _front([(point.precision.value, point.fraud_recall.value) for point in points])
     return Pair(
-        bench.record.id,
+        replayer.record.id,
         names,
         (one.unit, other.unit),
         (one.present, other.present),
@@ -128,8 +130,8 @@ def _some_values(curve: Curve) -> list[float]:
     return sorted({*values[::_EVERY], *(value for value in values if value == curve.present)})
 
 
-def _as_given(bench: Bench, name: str, value: float) -> ParamValue:
-    present = bench.record.params[name]
+def _as_given(replayer: Replayer, name: str, value: float) -> ParamValue:
+    present = replayer.record.params[name]
     if isinstance(present, str):
         return show_duration(round(value * unit_of(present)[1]))
     return int(value) if isinstance(present, int) and value.is_integer() else value
@@ -145,10 +147,10 @@ def _front(shares: Sequence[tuple[float | None, float | None]]) -> list[bool]:
     ]
 
 
-def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
-    """Replay the rule with every value of every parameter. `bench` has the whole time as its only part, of `days` days.
-    Raises: UsageError if there are too many values, or too many alerts with one of them."""
-    rule = bench.record.id
+def curves(replayer: Replayer, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
+    """Replay the rule with every value of every parameter, the others unchanged. `replayer` has the whole time, `days`
+    days, as its only part. Raises: UsageError if there are too many values, or too many alerts with one of them."""
+    rule = replayer.record.id
     settings: list[Setting] = [{axis.name: value} for axis in axes for value in axis.values]
     if not settings:
         raise UsageError(f"{rule} has no parameter that is a number above 0, so it has no thresholds to draw")
@@ -157,45 +159,42 @@ def curves(bench: Bench, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
             f"{rule} has {len(axes)} parameters with {len(settings)} values in all, and the most is "
             f"{TUNE_REPLAYED_MAX}; compare some of them with: cep rules tune {rule} --try PARAM=VALUES"
         )
-    refused_numbers = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
+    refused_numbers = replayer.refused_numbers(settings)  # of settings with which the rule cannot be deployed
     result = []
     for axis in axes:
         axis_numbers = [number for number, setting in enumerate(settings) if axis.name in setting]
         replayed = [settings[number] for number in axis_numbers if number not in refused_numbers]
-        unit, size = unit_of(bench.record.params[axis.name])
-        (scores,) = replayed_scores(bench, replayed, settings_at_once(bench, [*replayed[:1], *replayed[-1:]]))
-        points = [_point(number_of(setting[axis.name]) / size, scores, index, bench, days)
+        unit, size = unit_of(replayer.record.params[axis.name])
+        ends = [*replayed[:1], *replayed[-1:]]  # usually one of them has the most alerts
+        (scores,) = replayed_scores(replayer, replayed, settings_at_once(replayer, ends))
+        points = [_point(scores, index, replayer, number_of(setting[axis.name]) / size, days)
                   for index, setting in enumerate(replayed)]  # fmt: skip
         points.sort(key=lambda point: point.value)
         left_out = sorted(
             number_of(settings[number][axis.name]) / size for number in axis_numbers if number in refused_numbers
         )
-        present = number_of(bench.record.params[axis.name]) / size
+        present = number_of(replayer.record.params[axis.name]) / size
         result.append(Curve(rule, axis.name, unit, present, tuple(points), tuple(left_out)))
     return tuple(result)
 
 
-def settings_at_once(bench: Bench, ends: Sequence[Setting]) -> int:
+def settings_at_once(replayer: Replayer, ends: Sequence[Setting]) -> int:
     """Return how many settings may be replayed at once, by the alerts of those at the ends."""
-    most = int(np.max(replayed_scores(bench, ends)[0].alerts, initial=1))
+    most = int(np.max(replayed_scores(replayer, ends)[0].alerts, initial=1))
     if most > TUNE_ALERTS_MAX:
         raise UsageError(
-            f"{bench.record.id} has {most:,} alerts with one of the values to draw, and the most is "
+            f"{replayer.record.id} has {most:,} alerts with one of the values to draw, and the most is "
             f"{TUNE_ALERTS_MAX:,}; draw another rule"
         )
     return max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, most)))
 
 
-def _point(value: float, scores: Scores, index: int, bench: Bench, days: int) -> Point:
+def _point(scores: Scores, index: int, replayer: Replayer, value: float, days: int) -> Point:
     alerts = int(scores.alerts[index])
-    return Point(
-        value,
-        alerts,
-        alerts / days if days else 0.0,
-        ratio(int(scores.right[index]), alerts - int(scores.immature[index])),
-        ratio(int(scores.frauds[index]), bench.marks.frauds_count),
-        float(scores.money[index]),
-    )
+    precision = ratio(int(scores.right[index]), alerts - int(scores.immature[index]))
+    fraud_recall = ratio(int(scores.frauds[index]), replayer.labelled.frauds_count)
+    money_found = float(scores.money[index])
+    return Point(value, alerts, alerts / days if days else 0.0, precision, fraud_recall, money_found)
 
 
 _STEPS = 6  # values on each side of the present one
@@ -205,8 +204,8 @@ _EVENTS_SHOWN = 5  # of a sample
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The alerts that are lost from the looser to the tighter value. `is_inside`: the rule has them with its present
-    value."""
+    """Counts of the alerts that a rule has with a looser value of a threshold, and loses with a tighter one. They are
+    right, wrong, or immature (too recent to judge). `is_inside`: the rule has them with its present value."""
 
     looser: float
     tighter: float
@@ -247,74 +246,78 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """The alerts of one value: who they are, uint64[A], their verdicts, and their places among all judged ones."""
+class _SettingAlerts:
+    """The alerts of one setting: their identities uint64[A], and their numbers among the judged alerts of a replay."""
 
     history: History
     judged: Judged
-    place: NDArray[np.int64]
+    number: NDArray[np.int64]
     identity: NDArray[np.uint64]
 
 
-def lines(bench: Bench, axes: Sequence[Axis]) -> tuple[Line, ...]:
-    """Replay some values around the present one of each threshold. `bench` has the whole time as its only part. Raises:
-    UsageError if there are too many alerts with one of them."""
-    return tuple(line for axis in axes if axis.is_threshold if (line := _line(bench, axis)) is not None)
+def lines(replayer: Replayer, axes: Sequence[Axis]) -> tuple[Line, ...]:
+    """Replay some values around the present one of each threshold. The only part of `replayer` is the whole time.
+    Raises: UsageError if there are too many alerts with one of them."""
+    return tuple(line for axis in axes if axis.is_threshold if (line := _line(replayer, axis)) is not None)
 
 
-def _line(bench: Bench, axis: Axis) -> Line | None:
-    """Replay the values next to the present value of a parameter. Return the alerts between each two values."""
-    present = bench.record.params[axis.name]
+def _line(replayer: Replayer, axis: Axis) -> Line | None:
+    """Replay the values next to the present value of a threshold, loosest first. Return the alerts that are lost from
+    each value to the next tighter one, and samples of the ones next to the present value."""
+    present = replayer.record.params[axis.name]
     numbers = [number_of(value) for value in axis.values]
     if number_of(present) not in numbers:
         return None
     current_index = numbers.index(number_of(present))
     nearby_values = axis.values[max(0, current_index - _STEPS) : current_index + _STEPS + 1]
     settings: list[Setting] = [{axis.name: value} for value in nearby_values]
-    refused_numbers = {int(each.rule_id[1:]) for each in bench.deployment(settings).set_aside}
+    refused_numbers = replayer.refused_numbers(settings)  # of settings with which the rule cannot be deployed
     settings = [setting for number, setting in enumerate(settings) if number not in refused_numbers]
     unit, size = unit_of(present)
     values = [number_of(setting[axis.name]) / size for setting in settings]
     current_place = values.index(number_of(present) / size)
     intervals, samples = [], list[Sample]()
-    alerts_by_setting = _seen(bench, settings, settings_at_once(bench, [settings[0], settings[-1]]))
+    alerts_by_setting = _alerts_by_setting(replayer, settings, settings_at_once(replayer, [settings[0], settings[-1]]))
     for number, (looser, tighter) in enumerate(pairwise(alerts_by_setting)):
         lost = np.flatnonzero(~np.isin(looser.identity, tighter.identity))
-        limits = (values[number], values[number + 1], number >= current_place)
-        judged, places = looser.judged, looser.place[lost]
-        right, immature = judged.is_right[places], judged.is_immature[places]
+        looser_tighter_inside = (values[number], values[number + 1], number >= current_place)
+        judged, alerts = looser.judged, looser.number[lost]
+        right, immature = judged.is_right[alerts], judged.is_immature[alerts]
         counts = (int(each.sum()) for each in (right, ~right & ~immature, immature))
-        intervals.append(Interval(*limits, *counts))
+        intervals.append(Interval(*looser_tighter_inside, *counts))
         if number in (current_place - 1, current_place):
-            samples += _samples(looser, lost, limits)
+            samples += _samples(looser, lost, looser_tighter_inside)
     further = len(alerts_by_setting[-1].identity)
-    return Line(bench.record.id, axis.name, unit, values[current_place], tuple(intervals), further, tuple(samples))
+    return Line(replayer.record.id, axis.name, unit, values[current_place], tuple(intervals), further, tuple(samples))
 
 
-def _seen(bench: Bench, settings: Sequence[Setting], step: int) -> list[_Seen]:
+def _alerts_by_setting(replayer: Replayer, settings: Sequence[Setting], step: int) -> list[_SettingAlerts]:
     all_seen = []
     for first in range(0, len(settings), step):
-        history, judged = bench.judged(settings[first : first + step])
+        history, judged = replayer.judged(settings[first : first + step])
         identity = identities(judged)
         for number in range(len(settings[first : first + step])):
-            place = np.flatnonzero(judged.rule == number)
-            all_seen.append(_Seen(history, judged, place, identity[place]))
+            alerts = np.flatnonzero(judged.rule == number)
+            all_seen.append(_SettingAlerts(history, judged, alerts, identity[alerts]))
     return all_seen
 
 
-def _samples(alerts: _Seen, alert_numbers: NDArray[np.int64], limits: tuple[float, float, bool]) -> list[Sample]:
-    """Show some right alerts and some other alerts near a threshold, the earliest of each."""
-    judged, history = alerts.judged, alerts.history
-    (rule,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}
-    places = alerts.place[alert_numbers]
-    is_right = judged.is_right[places]
-    chosen = [*places[is_right][:_SAMPLES], *places[~is_right][:_SAMPLES]]
+def _samples(
+    setting_alerts: _SettingAlerts, lost: NDArray[np.int64], looser_tighter_inside: tuple[float, float, bool]
+) -> list[Sample]:
+    """Show some right alerts and some others (wrong, or too recent to judge) near a threshold, the earliest of each.
+    `lost` are their indexes in `setting_alerts`: they exist with the looser value and not with the tighter one."""
+    judged, history = setting_alerts.judged, setting_alerts.history
+    (domain,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}
+    candidates = setting_alerts.number[lost]
+    is_right = judged.is_right[candidates]
+    chosen = [*candidates[is_right][:_SAMPLES], *candidates[~is_right][:_SAMPLES]]
     samples = []
-    for place in chosen:
-        bound = history.events.batch(judged.bound_row[judged.bound_alert == place])
+    for alert in chosen:
+        bound = history.events.batch(judged.bound_event_row[judged.bound_event_alert == alert])
         ids = bound.event_id.take(pa.array(rows_in_order(bound))).to_pylist()
-        verdict = "right" if judged.is_right[place] else "immature" if judged.is_immature[place] else "wrong"
-        key = shown_key(judged.key[int(place)].as_py(), rule, history.events.schema)
-        time = show_time(int(judged.detected_ms[place]))
-        samples.append(Sample(*limits, verdict, key, time, tuple(ids[-_EVENTS_SHOWN:])))
+        verdict = "right" if judged.is_right[alert] else "immature" if judged.is_immature[alert] else "wrong"
+        key = shown_key(judged.key[int(alert)].as_py(), domain, history.events.schema)
+        time = show_time(int(judged.detected_ms[alert]))
+        samples.append(Sample(*looser_tighter_inside, verdict, key, time, tuple(ids[-_EVENTS_SHOWN:])))
     return samples

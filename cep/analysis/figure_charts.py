@@ -365,6 +365,7 @@ def _column(count_title: str | None = None) -> dict[str, Any]:
 
 
 def _bars() -> dict[str, Any]:
+    """Return the Vega-Lite drawing of the bars above the matrix: the number of frauds of each set of rules."""
     height = axis("frauds", "frauds", axis={"tickCount": 3, "format": "d"})
     return {
         "width": WIDTH,

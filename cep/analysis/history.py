@@ -73,9 +73,7 @@ class Events:
 @dataclass(frozen=True, slots=True)
 class History:
     """The result of a replay of the rules in force, and the events that it read. `made` are the produced events.
-
-    `repeats` has, by the number of a piece, the rows that the replay left out: repeated events and reused ids.
-    """
+    `repeats` has, by the number of a piece, the rows that the replay left out: repeated events and reused ids."""
 
     deployment: Deployment
     replayed: Replayed
@@ -108,13 +106,14 @@ class History:
 def replay_history(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], columns: Sequence[str], cores: int, console: Console
 ) -> History:
-    """Replay the rules of a deployment over a history, and keep `columns` of its events in memory. Without rules events
-    are routed by the first column. Raises: SourceError."""
+    """Replay the rules over a history, which `pieces_of` reads in numbered pieces, and keep `columns` of its events in
+    memory. Events with a repeated id are left out; `repeats` has their rows by piece. Without rules events are routed
+    by the first column. Raises: SourceError."""
     pieces = pieces_of(deployment.schema)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
     domains = deployment.key_domains or (tuple(columns[:1]),)
     job = Job(deployment.schema, domains, dedup_ms=dedup_ms).begin()
-    parts: dict[int, Decoded] = {}
+    parts: dict[int, Decoded] = {}  # by the number of the piece; the replay fills it
     match_tables: list[pa.Table] = []
     watched = _watched(job, pieces, tuple(columns), parts)
     replayed = replay_shown(job, deployment.rulebook, watched, cores, console, made=match_tables)
@@ -122,8 +121,8 @@ def replay_history(
     decoded = _joined(job, tuple(columns), [parts[number] for number in numbers])
     verdicts, _ = first_rows(job, decoded)
     is_new = verdicts == NEW
-    rows = np.split(is_new, np.cumsum([len(parts[number]) for number in numbers])[:-1])
-    repeats = {number: np.flatnonzero(~is_new_here) for number, is_new_here in zip(numbers, rows, strict=False)}
+    by_piece = np.split(is_new, np.cumsum([len(parts[number]) for number in numbers])[:-1])
+    repeats = {number: np.flatnonzero(~is_new_here) for number, is_new_here in zip(numbers, by_piece, strict=False)}
     unique = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
     chosen = {name: unique.columns[name] for name in columns}
     events = Events(job.schema, unique.event_id, unique.event_type, unique.time_ms, chosen, unique.order)
@@ -137,13 +136,14 @@ def replay_history(
     )
 
 
-def _sources(alert: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
-    """Replace each produced event by the events that its match has bound, level by level. Cost: a pass per level."""
+def _sources(alert_rows: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
+    """Replace the id of each event that a rule has produced by the ids of the events that its match has bound, level by
+    level. alert_rows[i] is the row of the alert that binds the event ids[i]. Cost: a pass per level."""
     match_ids, bound = matches["alert_id"].combine_chunks().cast(TEXT), matches["events"].combine_chunks()
     for _ in range(PRODUCE_DEPTH_MAX + 1):
         is_produced = pc.match_substring_regex(ids, _PRODUCED)
-        of_match = pc.if_else(is_produced, pc.utf8_slice_codeunits(ids, -ALERT_ID_CHARS), pa.scalar(None, TEXT))
-        match_rows = rows_among(of_match, match_ids)
+        id_of_match = pc.if_else(is_produced, pc.utf8_slice_codeunits(ids, -ALERT_ID_CHARS), pa.scalar(None, TEXT))
+        match_rows = rows_among(id_of_match, match_ids)
         inner = match_rows >= 0
         if not inner.any():
             break
@@ -151,8 +151,8 @@ def _sources(alert: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tupl
         counts = np.asarray(pc.list_value_length(lists))
         inner_ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
         ids = pa.concat_arrays([ids.filter(pa.array(~inner)), inner_ids])
-        alert = np.concatenate([alert[~inner], np.repeat(alert[inner], counts)])
-    return alert, ids
+        alert_rows = np.concatenate([alert_rows[~inner], np.repeat(alert_rows[inner], counts)])
+    return alert_rows, ids
 
 
 def _watched(job: Job, pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
@@ -173,6 +173,8 @@ def _digests(job: Job) -> tuple[str, ...]:
 
 
 def _joined(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Decoded:
+    """Join the events of all pieces, with these columns and the digests by which repeats are known. Empty arrays of the
+    right types come first, because the history may be empty."""
     types = {name: arrow_type(type_) for name, type_ in job.schema.columns().items()}
     names = (*columns, *_digests(job))
     return Decoded(
@@ -183,6 +185,6 @@ def _joined(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Dec
             name: pa.concat_arrays([pa.array([], types.get(name, WHOLES)), *(part.columns[name] for part in parts)])
             for name in names
         },
-        (),
+        (),  # no rejected records
         joined_orders([(part.order, len(part)) for part in parts]),
     )

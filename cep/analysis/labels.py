@@ -52,10 +52,10 @@ KIND_WORDS = frozenset({
     "mule", "skimming", "illicit",
 })  # fmt: skip
 ALL_OTHERS = "*"
-_NO = {"no", "not", "non"}
+_NEGATIONS = {"no", "not", "non"}
 _ZERO = re.compile(r"[+-]?0+(\.0*)?")
 _ONE = re.compile(r"\+?0*1(\.0*)?")
-_SIGNS = re.compile(r"[^a-z0-9]+")
+_SIGNS_AND_SPACES = re.compile(r"[^a-z0-9]+")
 _SHOWN = 8
 _WORDS_MAX = 1_000  # a column with more different texts has no labels
 
@@ -89,30 +89,32 @@ def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[ND
         counts = np.bincount(codes[codes >= 0], minlength=len(coded.dictionary))
         raise UsageError(_question(name, [(texts[code], int(counts[code])) for code in unknown]))
     is_fraud = np.array([*map(bool, label_values), False], np.bool_)
-    is_kind = np.array([*(bool(v) and not _is_plain(text) for text, v in zip(texts, label_values, strict=True)), False])
+    is_kind = np.array(
+        [*(bool(v) and not _says_only_fraud(text) for text, v in zip(texts, label_values, strict=True)), False]
+    )
     return is_fraud[codes], is_kind[codes]
 
 
 def _verdict(text: str, words: Mapping[str, bool]) -> bool | None:
-    """Return True for fraud, False for honest, None for an unknown word."""
+    """Return True for fraud, False for honest, None for an unknown word. `words` are the user's answers."""
     label = text.strip().lower()
     if label in words:
         return words[label]
-    plain = _SIGNS.sub(" ", label).strip()
-    if not label or plain in HONEST or _ZERO.fullmatch(label):
+    plain = _SIGNS_AND_SPACES.sub(" ", label).strip()
+    if not label or plain in HONEST or _ZERO.fullmatch(label):  # such as legit, not-fraud, 0.0
         return False
-    if _is_plain(label):
+    if _says_only_fraud(label):  # such as yes, fraud, 1
         return True
     parts = set(plain.split())
-    if parts & KIND_WORDS:
-        return not parts & _NO
-    return words.get(ALL_OTHERS)
+    if parts & KIND_WORDS:  # a kind of fraud such as stolen_card; no_stolen_card is honest
+        return not parts & _NEGATIONS
+    return words.get(ALL_OTHERS)  # the user's answer for all other words, if there is one
 
 
-def _is_plain(text: str) -> bool:
+def _says_only_fraud(text: str) -> bool:
     """Return True for a label that says fraud without a kind."""
     label = text.strip().lower()
-    return bool(_ONE.fullmatch(label)) or _SIGNS.sub(" ", label).strip() in FRAUD
+    return bool(_ONE.fullmatch(label)) or _SIGNS_AND_SPACES.sub(" ", label).strip() in FRAUD
 
 
 def _question(name: str, unknown: list[tuple[str, int]]) -> str:
@@ -139,13 +141,11 @@ _NO_WORDS: Mapping[str, bool] = {}  # the user has said nothing about words
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels in one form: each says that an event or a key was fraud or honest. Shapes: arrays of one length.
-
-    `field` is the field of `keys`; None if `keys` are event ids. `episode` is null for a label on its own.
-    `reported_ms` is TIME_MS_MIN if the report time is unknown. `is_column`: they come from a column of the events.
-    `name` is the file or the column, `fields` are the fields of the events that are read from that column. If each
-    record is several events, `views` are the ends of their ids: a label is of the record.
-    """
+    """Labels in one form: each says that an event or a key was fraud or honest. Shapes: arrays of one length. `field`
+    is the field of `keys`; None if `keys` are event ids. Labels of the same `episode` are one fraud; it is null for a
+    label on its own. `reported_ms` is TIME_MS_MIN if the report time is unknown. `is_column`: they come from a column
+    of the events. `name` is the file or the column. `fields` are the fields that events have from that column. If one
+    input record becomes several events, their ids end in "#" and a name of `views`, and a label is for all."""
 
     field: str | None
     keys: pa.Array
@@ -176,9 +176,10 @@ class Labels:
 
 
 def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
-    """Read the labels that `--labels` names: a file, or a column of the events. `words` says of
-    words such as `chargeback` whether they mean fraud. `fields` of the result are the fields that are read from the
-    label's column, which a rule must not use. Raises: UsageError, SourceError."""
+    """Read the labels that `--labels` names: a file, or a column of the events. `words` says of words such as
+    `chargeback` whether they mean fraud. `fields` of the result are the fields that are read from the label's column,
+    which a rule must not use. A view is one way to read a record as an event: a record with several views is several
+    events. Raises: UsageError, SourceError."""
     records = Records.of(events)
     views = records.mapping.view_names
     if Path(source).is_file():
@@ -193,6 +194,7 @@ def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapp
         name
         for name in schema.columns()
         if any(
+            # from the column itself, or from a nested value of it with this path
             name not in view.constants and (view.path(name)[0] == source or view.path(name) == path_of_text(source))
             for view in records.mapping.views
         )
@@ -242,18 +244,10 @@ def labels_of_table(table: pa.Table, schema: Schema, name: str, words: Mapping[s
         is_fraud, is_kind = verdicts(label, words, name)
         if _KIND not in table.column_names:
             kind = pc.if_else(pa.array(is_kind), label, pa.scalar(None, TEXT))
-    return Labels(
-        None if of_events is not None else of_keys,
-        keys,
-        _times(table, _FROM, TIME_MS_MIN, name),
-        _times(table, _TO, TIME_MS_MAX, name),
-        is_fraud,
-        kind,
-        _texts(table, _EPISODE),
-        _amounts(table, name),
-        _times(table, _REPORTED, TIME_MS_MIN, name),
-        name=name,
-    )
+    from_ms, to_ms = _times(table, _FROM, TIME_MS_MIN, name), _times(table, _TO, TIME_MS_MAX, name)
+    episode, amount = _texts(table, _EPISODE), _amounts(table, name)
+    field, reported_ms = None if of_events is not None else of_keys, _times(table, _REPORTED, TIME_MS_MIN, name)
+    return Labels(field, keys, from_ms, to_ms, is_fraud, kind, episode, amount, reported_ms, name=name)
 
 
 def _id_names(schema: Schema) -> tuple[str, ...]:
@@ -345,9 +339,11 @@ def _read_lines(path: Path) -> pa.Table:
 
 
 def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMapping) -> Sequence[pa.Table]:
-    """Read only the ids and one column of the events. Raises: SourceError, UsageError."""
+    """Read the ids and one column of each file of events: JSON whole, of other files only the columns that have them.
+    The column may be a path into a nested one, such as `meta.fraud`. Raises: SourceError, UsageError."""
     kind = kind_of(path)
-    column_names = dict.fromkeys((*(mapping.path(name)[0] for name in _id_names(schema)), *_root(column), column))
+    id_columns = (mapping.path(name)[0] for name in _id_names(schema))
+    column_names = dict.fromkeys((*id_columns, *_outermost_name(column), column))
     tables = []
     for file in files_of(path):
         try:
@@ -381,7 +377,7 @@ def ids_and_column(table: pa.Table, schema: Schema, column: str, mapping: FieldM
     return pa.table({**chosen, **({} if label_values is None else {column: label_values})})
 
 
-def _root(column: str) -> tuple[str, ...]:
+def _outermost_name(column: str) -> tuple[str, ...]:
     """Return the outermost name of a path into nested values."""
     return path_of_text(column)[:1]
 
@@ -390,6 +386,6 @@ def values_at(table: pa.Table, column: str) -> pa.ChunkedArray | None:
     """Return the column of this name, or the values at this path, such as `meta.fraud`; None if there are none."""
     if column in table.column_names:
         return table[column]
-    root = next((name for name in _root(column) if name in table.column_names), None)
+    root = next((name for name in _outermost_name(column) if name in table.column_names), None)
     values = None if root is None else array_at({root: pa.concat_arrays(table[root].chunks)}, path_of_text(column))
     return None if values is None else pa.chunked_array([values])

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cep.analysis.atoms import few_values
 from cep.analysis.backtest import DAY_MS, Backtest, Judged, backtest, detections, judge
+from cep.analysis.conditions import few_values
 from cep.analysis.history import Events, History, replay_history
+from cep.analysis.labelled_events import Episodes, LabelledEvents, key_field, label_events
 from cep.analysis.labels import Labels, read_labels
-from cep.analysis.marks import Episodes, Marks, key_field, mark_events
 from cep.analysis.weeks import fields_read
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
@@ -55,9 +55,9 @@ def check_unread(deployment: Deployment, labels: Labels) -> None:
             )
 
 
-def warnings_of(events: Events, marks: Marks, names: Iterable[str], labels: Labels) -> Iterator[str]:
+def warnings_of(events: Events, labelled: LabelledEvents, names: Iterable[str], labels: Labels) -> Iterator[str]:
     """Yield a warning for each field that alone separates frauds from other events, and if most events are fraud."""
-    is_fraud = marks.fraud >= 0
+    is_fraud = labelled.fraud >= 0
     if is_fraud.sum() * 2 > len(events) > 0:
         yield (
             f"{int(is_fraud.sum()):,} of {len(events):,} events are fraud by {labels.name or 'the labels'}: look at "
@@ -116,14 +116,11 @@ _AMOUNT = "amount"  # the field that is the money of an event unless another one
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The settings of a backtest.
-
-    `amount` is the field of an event's money. Events outside of `period` do not count; neither do labels from their
-    column. `label_words` is True for a word that means fraud. With `allow_label` rules may read the column of the
-    labels. Labels of a column that are at most `episode_gap_ms` apart on a key are one fraud; 0: each is a fraud by
-    itself. The key is `episode_key`, or the rules' key if all have the same. `warns`: print warnings about fields that
-    leak labels.
-    """
+    """The settings of a backtest. `amount` is the field of an event's money. Events outside of `period` do not count;
+    neither do labels from their column. `label_words` is True for a word that means fraud. With `allow_label` rules may
+    read the column of the labels. Labels of a column that are at most `episode_gap_ms` apart on a key are one fraud; 0:
+    each is a fraud by itself. The key is `episode_key`, or the rules' key if all have the same. `warns`: print warnings
+    about fields that leak labels."""
 
     amount: str | None = None
     as_of_ms: int | None = None
@@ -140,14 +137,14 @@ class Terms:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A history with its known frauds, judged alerts that are sent, and figures. `amount` is the field of an event's
-    money. `marks_at(time_ms)` has the frauds that were known at a time."""
+    money. `labelled_at(time_ms)` has the frauds that were known at a time."""
 
     amount: str | None
     history: History
-    marks: Marks
+    labelled: LabelledEvents
     judged: Judged
     figures: Backtest
-    marks_at: Callable[[int], Marks]
+    labelled_at: Callable[[int], LabelledEvents]
 
 
 def measure_files(
@@ -163,11 +160,10 @@ def measure(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], labels: Labels, terms: Terms, console: Console,
     more: Sequence[str] = (),
 ) -> Measured:  # fmt: skip
-    """Replay a history once, judge the alerts by the labels, compute the figures, and print warnings about the labels.
-
-    `more` are additional columns of the events. `pieces_of` returns only the events of the period. Raises: SourceError;
-    UsageError, also for a rule that reads the column of the labels.
-    """
+    """Replay a history once, judge the alerts by the labels known at `terms.as_of_ms`, compute the figures, and print
+    warnings about the labels. `more` are additional columns of the events. `pieces_of` reads the events of the period,
+    in pieces. The result has `labelled_at`, which labels the events as they were known at an earlier time. Raises:
+    SourceError; UsageError, also for a rule that reads the column of the labels."""
     schema, domains = deployment.schema, deployment.key_domains
     if not terms.allow_label:
         check_unread(deployment, labels)
@@ -183,21 +179,21 @@ def measure(
     if labels.is_column and not terms.period.cuts_nothing:
         labels = labels.taken(np.flatnonzero(history.events.rows_of(labels.keys) >= 0))
     episodes = _episodes(labels, domains, terms)
-    marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms, episodes)
-    for warning in warnings_of(history.events, marks, [*more, *in_conditions], labels) if terms.warns else ():
+    labelled = label_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms, episodes)
+    for warning in warnings_of(history.events, labelled, [*more, *in_conditions], labels) if terms.warns else ():
         console.print(f"warning: {warning}", markup=False)
     all_alerts = detections(history)
-    judged = judge(history, marks, all_alerts, is_sent_only=True)
-    matched = judged if all_alerts.is_sent.all() else judge(history, marks, all_alerts)
+    sent_alerts = judge(history, labelled, all_alerts, is_sent_only=True)
+    all_matches = sent_alerts if all_alerts.is_sent.all() else judge(history, labelled, all_alerts)
 
-    def marks_at(time_ms: int) -> Marks:
-        if time_ms >= marks.as_of_ms or not (labels.has_reports or marks.maturity_ms):
-            return marks
-        return mark_events(history.events, labels, field, amount, time_ms, marks.maturity_ms, episodes)
+    def labelled_at(time_ms: int) -> LabelledEvents:
+        if time_ms >= labelled.as_of_ms or not (labels.has_reports or labelled.maturity_ms):
+            return labelled
+        return label_events(history.events, labels, field, amount, time_ms, labelled.maturity_ms, episodes)
 
-    figures = backtest(history, marks, all_alerts, judged, matched)
+    figures = backtest(history, labelled, all_alerts, sent_alerts, all_matches)
     figures = replace(figures, about={**figures.about, "episodes": None if episodes is None else episodes.text})
-    return Measured(amount, history, marks, judged, figures, marks_at)
+    return Measured(amount, history, labelled, sent_alerts, figures, labelled_at)
 
 
 def _episodes(labels: Labels, domains: Sequence[KeyDomain], terms: Terms) -> Episodes | None:

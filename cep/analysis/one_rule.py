@@ -15,7 +15,7 @@ from cep.analysis.backtest import DAY_MS, Backtest, Part, whole_time
 from cep.analysis.curves import Curve, Line, Pair, curves, lines, pairs
 from cep.analysis.labels import Labels, read_labels
 from cep.analysis.measure import Measured, Terms, measure
-from cep.analysis.sweep import Axis, Bench, numeric_axes
+from cep.analysis.sweep import Axis, Replayer, numeric_axes
 from cep.base.errors import UsageError
 from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX, TUNE_REPLAYED_MAX
 from cep.base.schema import Schema
@@ -32,7 +32,8 @@ from cep.sources.pieces import Pieces
 
 @dataclass(frozen=True, slots=True)
 class OneRule:
-    """One rule to be tuned. `record` has all parameter values; `pattern` has them open, `bound` has them in place."""
+    """One rule to be tuned, with its lists. `record` has the values of all parameters; `pattern` has parameters as
+    variables, `bound` has their values instead."""
 
     record: UpsertRecord
     lists: tuple[list[ListRecord], ListStore]
@@ -45,11 +46,12 @@ class OneRule:
         read = read_labels(labels, records, self.deployment.schema, terms.label_words)
         return measure(self.deployment, terms.period.reader(records), read, terms, errors)
 
-    def bench(
+    def replayer(
         self, records: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console
-    ) -> Bench:
+    ) -> Replayer:
+        """Return the object that replays the rule with other parameter values, for these parts of the time."""
         pieces_of = terms.period.reader(records)
-        return Bench(self.record, self.lists, pieces_of, measured.marks, tuple(parts), terms.cores, errors)
+        return Replayer(self.record, self.lists, pieces_of, measured.labelled, tuple(parts), terms.cores, errors)
 
     @property
     def gap_ms(self) -> int:
@@ -134,8 +136,9 @@ class Replays:
 
 
 def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> Drawn:
-    """Draw the curves of the rules with these names, possibly none. If `names` is None, choose one rule. Raises:
-    UsageError for a rule that is missing, that cannot be replayed alone, or without numbers to draw."""
+    """Replay rules with other values of their parameters. `curves` have the figures by the value of one parameter,
+    `pairs` by the values of two, and `lines` the alerts next to a threshold. If `names` is None, choose one rule.
+    Raises: UsageError for a rule that is missing, that cannot be replayed alone, or without a number."""
     if names is not None:
         drawings = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))
                 for rule in map(replays.rule_of, dict.fromkeys(names))]  # fmt: skip
@@ -169,9 +172,9 @@ def _drawn(replays: Replays, rule: OneRule, axes: Sequence[Axis]) -> Drawn:
     """Replay the values of a rule's parameters, some two together, and those near its lines, over the whole history."""
     terms, labels = replays.terms, replays.labels_of(rule.deployment.schema)
     measured = measure(rule.deployment, replays.pieces_of, labels, replace(terms, warns=False), replays.console)
-    whole = whole_time(measured.history.events, measured.marks)
-    bench = Bench(
-        rule.record, rule.lists, replays.pieces_of, measured.marks, (whole,), terms.cores, replays.console
+    whole = whole_time(measured.history.events, measured.labelled)
+    replayer = Replayer(
+        rule.record, rule.lists, replays.pieces_of, measured.labelled, (whole,), terms.cores, replays.console
     )  # fmt: skip
-    single = curves(bench, axes, measured.figures.about["days"])
-    return Drawn(single, pairs(bench, single), lines(bench, axes))
+    single = curves(replayer, axes, measured.figures.about["days"])
+    return Drawn(single, pairs(replayer, single), lines(replayer, axes))

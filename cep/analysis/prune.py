@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cep.analysis.backtest import Judged
-from cep.analysis.marks import Marks
+from cep.analysis.labelled_events import LabelledEvents
 
 _COST_SHARE = 0.1  # of the frauds that an alert finds on average: what an alert costs by default
 
@@ -57,14 +57,12 @@ class Pruned:
 
 
 def prune(
-    judged: Judged, marks: Marks, tolerance: float = 0.0, alerts_max: float | None = None,
+    judged: Judged, labelled: LabelledEvents, tolerance: float = 0.0, alerts_max: float | None = None,
     alert_cost: float | None = None, spared: Collection[str] = (),
 ) -> Pruned:  # fmt: skip
-    """Choose rules whose recall of frauds is at most `tolerance` below the recall of all, if alerts cost nothing.
-
-    With `alerts_max`, below the recall that is possible with so many alerts in all. `alert_cost` is in frauds, None for
-    the default. Rules in `spared` send no alerts, so they neither stay nor go. Cost: rules² × frauds.
-    """
+    """Choose rules whose recall of frauds is at most `tolerance` below the recall of all, if alerts cost nothing. With
+    `alerts_max`, below the recall that is possible with so many alerts in all. `alert_cost` is in frauds, None for the
+    default. Rules in `spared` send no alerts, so they neither stay nor go. Cost: rules² × frauds."""
     chosen = np.array([number for number, name in enumerate(judged.names) if name not in spared], np.int64)
     names, count = [judged.names[number] for number in chosen], len(chosen)
     finds = judged.has_detected[chosen]
@@ -74,7 +72,7 @@ def prune(
     before = int(finds.any(axis=0).sum())
     within = list(range(count)) if alerts_max is None else _within(finds, alerts, alerts_max)
     reachable = int(finds[within].any(axis=0).sum())
-    needed = max(0, ceil(reachable - tolerance * marks.frauds_count - 1e-9))
+    needed = max(0, ceil(reachable - tolerance * labelled.frauds_count - 1e-9))
     stay = [
         within[rule]
         for rule in _spared(finds[within], wrong[within], _greedy(finds[within], wrong[within], needed), needed)
@@ -82,18 +80,18 @@ def prune(
     if alert_cost is None:
         alert_cost = _COST_SHARE * before / max(1.0, float(alerts.sum()) if alerts_max is None else alerts_max)
     stay = _worth(finds, alerts, stay, alert_cost)
-    covered = finds[stay].any(axis=0) if stay else np.zeros(marks.frauds_count, np.bool_)
+    covered = finds[stay].any(axis=0) if stay else np.zeros(labelled.frauds_count, np.bool_)
     others = [rule for rule in range(count) if rule not in stay]
     return Pruned(
         tuple(names[rule] for rule in stay),
         tuple(
             Removed(
                 names[rule], int(finds[rule].sum()), int((finds[rule] & ~covered).sum()),
-                float(marks.amount[finds[rule] & ~covered].sum()), int(alerts[rule]), int(wrong[rule]),
+                float(labelled.amount[finds[rule] & ~covered].sum()), int(alerts[rule]), int(wrong[rule]),
             )
             for rule in others
         ),
-        marks.frauds_count, before, int(covered.sum()),
+        labelled.frauds_count, before, int(covered.sum()),
         int(alerts.sum()), int(alerts[stay].sum()), int(wrong.sum()), int(wrong[stay].sum()),
         alert_cost,
     )  # fmt: skip

@@ -50,11 +50,11 @@ _STOPPED_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ReportData:
     """The contents of a report, for the page and for the JSON. A row of `weeks` and of `drift` covers `span` weeks.
-
-    `against` is the same measurement of other rules, to compare with. A row of `budget` is a limit on the alerts a day.
-    """
+    `against` is the same measurement of other rules, to compare with. `thresholds` has replays with other parameter
+    values. A row of `budget` is a limit on the alerts a day. `funnels` tell by rule how far frauds came in its steps;
+    `alerts` and `misses` are examples. `detail` is how much the page shows at most."""
 
     measured: Measured
     against: Measured | None
@@ -70,9 +70,9 @@ class Parts:
     span: int = 1
 
 
-def matched(parts: Parts) -> Blocks:
+def matched(data: ReportData) -> Blocks:
     """Return the section about the input: period, events, labels and rules in force."""
-    about = parts.measured.figures.about
+    about = data.measured.figures.about
     facts: list[tuple[str, Cell]] = [
         ("events", f"{about['events']:,}"),
         ("from", about["from"]),
@@ -92,34 +92,34 @@ def matched(parts: Parts) -> Blocks:
     ]
     kinds = sorted(about["frauds_by_kind"].items(), key=lambda pair: (-pair[1], pair[0]))
     counts = [(kind or "not said", f"{n:,}") for kind, n in kinds]
-    shown = table(("kind of fraud", "frauds"), counts, detail=parts.detail)
-    others = [] if parts.against is None else [("The other rules", parts.against.figures.about)]
+    shown = table(("kind of fraud", "frauds"), counts, detail=data.detail)
+    others = [] if data.against is None else [("The other rules", data.against.figures.about)]
     return (
-        table(("of the history", ""), facts, detail=parts.detail)
+        table(("of the history", ""), facts, detail=data.detail)
         + [
             block
             for title, rule_figures in [("Rules in force", about), *others]
-            for block in heading(title) + _in_force(rule_figures, parts)
+            for block in heading(title) + _in_force(rule_figures, data)
         ]
         + (heading("Kinds of fraud") + shown if len(kinds) > 1 else [])
     )
 
 
-def _in_force(about: Mapping[str, Any], parts: Parts) -> Blocks:
+def _in_force(about: Mapping[str, Any], data: ReportData) -> Blocks:
     rows = [(each["rule"], each["version"], each["status"], each["content_hash"][:_HASH_CHARS])
             for each in about["rules"]]  # fmt: skip
-    return table(("rule", "version", "status", "content"), rows, detail=parts.detail)
+    return table(("rule", "version", "status", "content"), rows, detail=data.detail)
 
 
-def days(parts: Parts, names: Sequence[str]) -> Blocks:
+def days(data: ReportData, names: Sequence[str]) -> Blocks:
     """Return the charts of alerts by day."""
     text = (
         "An alert is right if it binds an event of a known fraud. It is immature if one of its events is too recent "
         "for a report; then it counts neither way, whatever is known."
     )
-    more = len(parts.measured.figures.rules) - len(names)
+    more = len(data.measured.figures.rules) - len(names)
     note = paragraph(f"{more} rules with fewer alerts are not drawn.", is_note=True) if more > 0 else []
-    return paragraph(text) + charts(draw.alerts_by_day(parts.measured.figures, parts.detail), parts.detail) + note
+    return paragraph(text) + charts(draw.alerts_by_day(data.measured.figures, data.detail), data.detail) + note
 
 
 Columns = dict[str, Callable[[Figures], Cell]]
@@ -153,23 +153,26 @@ def _cells(columns: Columns, rows: Sequence[Figures]) -> list[list[Cell]]:
     return [[cell_of(each) for cell_of in columns.values()] for each in rows]
 
 
-def rules(parts: Parts) -> Blocks:
-    """Return the table of rules, and their precision and recall as a chart and by kind of fraud."""
-    figures, sizes = parts.measured.figures, state_bytes(parts.measured)
-    shown = {*draw.most_alerted(figures, parts.detail.rows - 1)}
-    every = (*(each for each in figures.rules if each.rule in shown), figures.together)
+def rules(data: ReportData) -> Blocks:
+    """Return the section on rules: tables of the rules with the most alerts, a table of all matches if some are not
+    sent, precision and recall as a chart, and recall by kind of fraud. `data.detail` limits rows and columns."""
+    figures, sizes = data.measured.figures, state_bytes(data.measured)
+    shown = {*draw.most_alerted(figures, data.detail.rows - 1)}
+    shown_and_together = (*(each for each in figures.rules if each.rule in shown), figures.together)
     matches = figures.all_matches
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in figures.about["matches_not_sent"].items())
     all_rows = _cells(_COLUMNS, (*(each for each in matches.rules if each.rule in shown), matches.together))
     not_sent = "Every match is sent." if not reasons else f"Alerts that are not sent: {reasons}."
-    second = heading("All matches") + table((*_COLUMNS,), all_rows, detail=parts.detail) if reasons else []
+    unsent = heading("All matches") + table((*_COLUMNS,), all_rows, detail=data.detail) if reasons else []
     counts = figures.about["frauds_by_kind"]
-    kinds = sorted(sorted(counts, key=lambda kind: (-counts[kind], kind))[: parts.detail.columns])
+    kinds = sorted(sorted(counts, key=lambda kind: (-counts[kind], kind))[: data.detail.columns])
     by_kind: Blocks = []
     if len(kinds) > 1:
-        rows = [(each.rule, *(with_interval(each.recall_by_kind[kind]) for kind in kinds)) for each in every]
+        rows = [
+            (each.rule, *(with_interval(each.recall_by_kind[kind]) for kind in kinds)) for each in shown_and_together
+        ]
         by_kind = heading("Recall of frauds by kind") + table(
-            ("rule", *(kind or "not said" for kind in kinds)), rows, detail=parts.detail
+            ("rule", *(kind or "not said" for kind in kinds)), rows, detail=data.detail
         )
     state_column = {"state of a key": lambda each: size_text(sizes[each.rule]) if each.rule in sizes else None}
     other_columns: Columns = {**_OTHER_COLUMNS, **state_column}
@@ -181,31 +184,31 @@ def rules(parts: Parts) -> Blocks:
     note += f" {more} rules with fewer alerts are not shown." if more > 0 else ""
     return (
         paragraph(f"Figures are of the alerts as they are sent. {not_sent}")
-        + table((*_COLUMNS,), _cells(_COLUMNS, every), detail=parts.detail)
-        + table((*other_columns,), _cells(other_columns, every), detail=parts.detail)
+        + table((*_COLUMNS,), _cells(_COLUMNS, shown_and_together), detail=data.detail)
+        + table((*other_columns,), _cells(other_columns, shown_and_together), detail=data.detail)
         + paragraph(note, is_note=True)
-        + second
-        + charts(draw.rule_intervals(figures, parts.detail), parts.detail)
+        + unsent
+        + charts(draw.rule_intervals(figures, data.detail), data.detail)
         + by_kind
     )
 
 
-def budget(parts: Parts) -> Blocks:
+def budget(data: ReportData) -> Blocks:
     """Return the findings of a team with a daily budget of alerts."""
     text = "Of each day's alerts those with the highest score come first, and of equal ones the earlier."
     rows = [
         (row["alerts_a_day"], f"{row['alerts']:,}", with_interval(row["precision"]), with_interval(row["fraud_recall"]),
          f"{row['money_found']:,.2f}", f"{row['money_less_reviews']:,.2f}")
-        for row in parts.budget
+        for row in data.budget
     ]  # fmt: skip
-    cost = f"money less {parts.review_cost:,.2f} a review" if parts.review_cost else "money less reviews (at no cost)"
+    cost = f"money less {data.review_cost:,.2f} a review" if data.review_cost else "money less reviews (at no cost)"
     heads = ("alerts a day, at most", "alerts", "precision", "recall of frauds", "money found", cost)
-    return paragraph(text) + charts(draw.budget_curve(parts.budget), parts.detail) + table(heads, rows)
+    return paragraph(text) + charts(draw.budget_curve(data.budget), data.detail) + table(heads, rows)
 
 
-def thresholds(parts: Parts) -> Blocks:
+def thresholds(data: ReportData) -> Blocks:
     """Return the section about thresholds: the results with other parameter values, or why nothing was replayed."""
-    drawn, curves_max = parts.thresholds, parts.detail.thresholds
+    drawn, curves_max = data.thresholds, data.detail.thresholds
     if not drawn.curves:
         return paragraph(drawn.note or "The rule has no parameter that is a number above 0.")
     text = (
@@ -230,12 +233,12 @@ def thresholds(parts: Parts) -> Blocks:
             else []
         )
         name = f"{curve.rule}: {in_unit(curve.param, curve.unit)}"
-        tables += details(name, note + table(heads, rows, detail=parts.detail))
+        tables += details(name, note + table(heads, rows, detail=data.detail))
     return (
         paragraph(text) + (paragraph(drawn.note, is_note=True) if drawn.note else [])
-        + charts(draw.threshold_curves(drawn.curves[:curves_max]), parts.detail) + tables
+        + charts(draw.threshold_curves(drawn.curves[:curves_max]), data.detail) + tables
         + _more(len(drawn.curves) - curves_max, "parameters")
-        + (heading("Two parameters together") + _pairs(drawn.pairs, parts) if drawn.pairs else [])
+        + (heading("Two parameters together") + _pairs(drawn.pairs, data) if drawn.pairs else [])
     )  # fmt: skip
 
 
@@ -243,14 +246,14 @@ def _more(count: int, things: str) -> Blocks:
     return paragraph(f"{count} more {things} are in the numbers beside this page.", is_note=True) if count > 0 else []
 
 
-def _pairs(pairs: Sequence[Pair], parts: Parts) -> Blocks:
+def _pairs(pairs: Sequence[Pair], data: ReportData) -> Blocks:
     text = (
         "The darker, the better precision and recall together (F1). A ring is on the front: no other setting is better "
         "in precision or recall and as good in the other. The cross is the present setting. Values with more than "
         f"{PAIRED_ALERTS_TIMES} times the present alerts are left out."
     )
     tables: Blocks = []
-    pairs_max = parts.detail.thresholds
+    pairs_max = data.detail.thresholds
     for pair in pairs[:pairs_max]:
         front = [cell for cell in pair.cells if cell.is_on_front]
         rows = [
@@ -260,16 +263,16 @@ def _pairs(pairs: Sequence[Pair], parts: Parts) -> Blocks:
         ]  # fmt: skip
         heads = (*map(in_unit, pair.params, pair.units), "alerts", "precision", "recall of frauds", "money found")
         tables += details(f"{pair.rule}: the front of {' and '.join(pair.params)}",
-                          table(heads, rows, detail=parts.detail))  # fmt: skip
+                          table(heads, rows, detail=data.detail))  # fmt: skip
     return (
-        paragraph(text) + charts(draw.threshold_pairs(pairs[:pairs_max]), parts.detail) + tables
+        paragraph(text) + charts(draw.threshold_pairs(pairs[:pairs_max]), data.detail) + tables
         + _more(len(pairs) - pairs_max, "pairs")
     )  # fmt: skip
 
 
-def near(parts: Parts) -> Blocks:
+def near(data: ReportData) -> Blocks:
     """Return the section about alerts just inside each threshold, and alerts that a looser value would add."""
-    lines, lines_max = parts.thresholds.lines, parts.detail.thresholds
+    lines, lines_max = data.thresholds.lines, data.detail.thresholds
     text = (
         "Each bar has the alerts that a value would just let through, and the next tighter one not. Those on one side "
         "of the dashed line are alerts of the rule; those on the other side a looser value would add. Two alerts are "
@@ -290,21 +293,21 @@ def near(parts: Parts) -> Blocks:
             for each in line.samples
         ]  # fmt: skip
         samples = table(
-            ("side", "verdict", "key", "time (UTC)", "events, the last ones"), shown, (4,), detail=parts.detail
+            ("side", "verdict", "key", "time (UTC)", "events, the last ones"), shown, (4,), detail=data.detail
         )
         name = in_unit(line.param, line.unit)
         tables += details(f"{line.rule}: {name}, with samples",
-                          table(heads, rows, detail=parts.detail) + further + samples)  # fmt: skip
+                          table(heads, rows, detail=data.detail) + further + samples)  # fmt: skip
     note = paragraph("The rule has no parameter that a comparison grows with.", is_note=True) if not lines else []
     return (
-        paragraph(text) + note + charts(draw.near_lines(lines[:lines_max]), parts.detail) + tables
+        paragraph(text) + note + charts(draw.near_lines(lines[:lines_max]), data.detail) + tables
         + _more(len(lines) - lines_max, "thresholds")
     )  # fmt: skip
 
 
-def overlap(parts: Parts) -> Blocks:
+def overlap(data: ReportData) -> Blocks:
     """Return the section about the frauds that each rule adds, and the sets of rules that find the same frauds."""
-    figures = parts.measured.figures
+    figures = data.measured.figures
     text = (
         "A rule adds the frauds that no other rule finds. Its share counts each fraud that it finds, divided among the "
         "rules that find it: what it adds, averaged over all orders in which rules could have come (Shapley's value)."
@@ -314,20 +317,20 @@ def overlap(parts: Parts) -> Blocks:
     heads = ("rule", "frauds found", "it alone", "its share", "wrong alerts")
     sets = [(" + ".join(row["rules"]) or "no rule", f"{row['frauds']:,}") for row in figures.overlap]
     return (
-        paragraph(text) + table(heads, rows, detail=parts.detail) + charts(upset(figures), parts.detail)
-        + details("All sets of rules", table(("found by exactly", "frauds"), sets, detail=parts.detail))
+        paragraph(text) + table(heads, rows, detail=data.detail) + charts(upset(figures), data.detail)
+        + details("All sets of rules", table(("found by exactly", "frauds"), sets, detail=data.detail))
     )  # fmt: skip
 
 
-def funnel(parts: Parts, names: Sequence[str]) -> Blocks:
+def funnel(data: ReportData, names: Sequence[str]) -> Blocks:
     """Return the section about how far frauds came in each pattern, and the conditions that stopped them."""
-    walked = max((each.walked for each in parts.funnels), default=0)
+    walked = max((each.walked for each in data.funnels), default=0)
     text = (
         f"{walked:,} frauds, evenly over all, were walked through each pattern. A bar has those that came so far or "
         "further."
     )
     rows: list[tuple[Cell, ...]] = []
-    for rule_funnel in parts.funnels:
+    for rule_funnel in data.funnels:
         if rule_funnel.reason:
             rows.append((rule_funnel.rule, f"not walked: {rule_funnel.reason}", None))
         stopped = sorted(rule_funnel.stopped.items(), key=lambda pair: (-pair[1], pair[0]))[:_STOPPED_SHOWN]
@@ -335,14 +338,15 @@ def funnel(parts: Parts, names: Sequence[str]) -> Blocks:
         if rule_funnel.skipped:
             rows.append((rule_funnel.rule, "not walked: too many steps", rule_funnel.skipped))
     return (
-        paragraph(text) + charts(draw.funnels(parts.funnels, names), parts.detail) + heading("What stopped them")
-        + table(("rule", "the condition that did not hold, or the end", "frauds"), rows, (1,), detail=parts.detail)
+        paragraph(text) + charts(draw.funnels(data.funnels, names), data.detail) + heading("What stopped them")
+        + table(("rule", "the condition that did not hold, or the end", "frauds"), rows, (1,), detail=data.detail)
     )  # fmt: skip
 
 
-def drift(parts: Parts, names: Sequence[str]) -> Blocks:
-    """Return the section about weeks: rates, precision, money, and the values of the fields that conditions read."""
-    shown, fields_max = parts.drift, parts.detail.fields
+def drift(data: ReportData, names: Sequence[str]) -> Blocks:
+    """Return the section on changes from week to week: rates, precision, money, and the values of the fields that
+    conditions read. `names` are the rules to draw, `data.detail` limits the fields."""
+    field_drifts, fields_max = data.drift, data.detail.fields
     text = (
         "Each field that a condition of a rule reads. A number has quantiles; a text has the shares of its most "
         "frequent values. Ids, times and protected fields are left out."
@@ -350,22 +354,22 @@ def drift(parts: Parts, names: Sequence[str]) -> Blocks:
     rows: list[tuple[Cell, ...]] = [
         (each.field, ", ".join(each.event_types), ", ".join(each.rules), f"{sum(w['events'] for w in each.weeks):,}",
          f"{sum(w['missing'] for w in each.weeks):,}")
-        for each in shown
+        for each in field_drifts
     ]  # fmt: skip
     heads = ("field", "of events", "read by", "events", "without a value")
     fields = (
-        paragraph(text) + charts(draw.field_weeks(shown[:fields_max], parts.span), parts.detail)
-        + _more(len(shown) - fields_max, "fields") + table(heads, rows, (1, 2), detail=parts.detail)
+        paragraph(text) + charts(draw.field_weeks(field_drifts[:fields_max], data.span), data.detail)
+        + _more(len(field_drifts) - fields_max, "fields") + table(heads, rows, (1, 2), detail=data.detail)
     )  # fmt: skip
     return (
-        charts(draw.weeks(parts.weeks, names, parts.span), parts.detail)
-        + (heading("Values that conditions read") + fields if shown else [])
+        charts(draw.weeks(data.weeks, names, data.span), data.detail)
+        + (heading("Values that conditions read") + fields if field_drifts else [])
     )  # fmt: skip
 
 
-def against(parts: Parts, other: Measured) -> Blocks:
+def against(data: ReportData, other: Measured) -> Blocks:
     """Return the section that compares these rules with another rule set."""
-    measured = parts.measured
+    measured = data.measured
     old = {each.rule: each for each in (*other.figures.rules, other.figures.together)}
     new = {each.rule: each for each in (*measured.figures.rules, measured.figures.together)}
     rows: list[tuple[Cell, ...]] = []
@@ -385,20 +389,20 @@ def against(parts: Parts, other: Measured) -> Blocks:
     )
     heads = ("rule", "alerts, other", "alerts", "precision, other", "precision", "recall of frauds, other",
              "recall of frauds", "money found, other", "money found")  # fmt: skip
-    return paragraph(text) + table(heads, rows, detail=parts.detail)
+    return paragraph(text) + table(heads, rows, detail=data.detail)
 
 
-def timelines(lines: Sequence[Timeline], parts: Parts) -> Blocks:
+def timelines(lines: Sequence[Timeline], data: ReportData) -> Blocks:
     """Return a time line for each of some alerts or misses: the events of their key."""
     blocks: Blocks = []
     heads = ("time (UTC)", "event", "type", "bound as", "fraud", "fields")
-    for timeline in lines[: parts.detail.examples]:
+    for timeline in lines[: data.detail.examples]:
         rows = [(line.time, line.event_id, line.event_type, line.variable or None, "yes" if line.is_fraud else None,
                  line.fields) for line in timeline.lines]  # fmt: skip
         classes = [" ".join(("fraud",) * line.is_fraud + ("bound",) * bool(line.variable)) for line in timeline.lines]
-        chars = parts.detail.chars
+        chars = data.detail.chars
         notes = [block for note in timeline.notes for block in paragraph(fitting(note, chars), is_note=True)]
-        shown = table(heads, rows, (5,), classes, parts.detail)
+        shown = table(heads, rows, (5,), classes, data.detail)
         blocks += details(fitting(timeline.title, chars), notes + shown)
     none = "Left out: the page would be too large." if lines else "There are none."
     return blocks or paragraph(none)
@@ -418,17 +422,17 @@ def report(
 ) -> Report:  # fmt: skip
     """Make the report as a web page and as numbers. `pieces_of` reads the events again; `thresholds` belong to rules
     that may be changed. Raises: UsageError without the extra `charts`."""
-    judged, marks, history = measured.judged, measured.marks, measured.history
+    judged, labelled, history = measured.judged, measured.labelled, measured.history
     pieces_of = history.unique_pieces(pieces_of)
     funnels, endings = walk_frauds(measured, pieces_of, progress)
     progress("making the page", 0, None)
-    parts = Parts(
+    data = ReportData(
         measured,
         against,
         thresholds,
-        by_budget(judged, marks, measured.figures.about["days"], review_cost),
-        by_week(judged, marks, history.events, measured.amount),
-        by_field(history.deployment, history.events, marks.as_of_ms),
+        by_budget(judged, labelled, measured.figures.about["days"], review_cost),
+        by_week(judged, labelled, history.events, measured.amount),
+        by_field(history.deployment, history.events, labelled.as_of_ms),
         funnels,
         alert_timelines(measured, pieces_of),
         missed_timelines(measured, pieces_of, endings),
@@ -436,30 +440,30 @@ def report(
     )
     html = ""
     for level, detail in enumerate(LEVELS):
-        html = _page(_with_detail(parts, detail), level)
+        html = _page(_with_detail(data, detail), level)
         if len(html.encode()) < REPORT_BYTES_MAX:
             break
-    return Report(html, _numbers(parts))
+    return Report(html, _numbers(data))
 
 
-def _with_detail(parts: Parts, detail: Detail) -> Parts:
+def _with_detail(data: ReportData, detail: Detail) -> ReportData:
     """Return the parts to be shown in this detail, with several weeks in one where there are more than have room."""
-    span = max(1, -(-len(parts.weeks) // detail.points))
+    span = max(1, -(-len(data.weeks) // detail.points))
     if span == 1:
-        return replace(parts, detail=detail)
-    measured = parts.measured
-    weeks = by_week(measured.judged, measured.marks, measured.history.events, measured.amount, span)
-    drift = by_field(measured.history.deployment, measured.history.events, measured.marks.as_of_ms, span)
-    return replace(parts, detail=detail, span=span, weeks=weeks, drift=drift)
+        return replace(data, detail=detail)
+    measured = data.measured
+    weeks = by_week(measured.judged, measured.labelled, measured.history.events, measured.amount, span)
+    drift = by_field(measured.history.deployment, measured.history.events, measured.labelled.as_of_ms, span)
+    return replace(data, detail=detail, span=span, weeks=weeks, drift=drift)
 
 
-def _numbers(parts: Parts) -> bytes:
+def _numbers(data: ReportData) -> bytes:
     """Return the numbers of the page as JSON. Examples are left out, because they are events."""
-    drawn = parts.thresholds
-    data = {
-        **parts.measured.figures.to_json(),
-        "against": None if parts.against is None else parts.against.figures,
-        "budget": parts.budget,
+    drawn = data.thresholds
+    numbers = {
+        **data.measured.figures.to_json(),
+        "against": None if data.against is None else data.against.figures,
+        "budget": data.budget,
         "thresholds_are": "in-sample",
         "thresholds": drawn.curves,
         "threshold_pairs": drawn.pairs,
@@ -468,30 +472,31 @@ def _numbers(parts: Parts) -> bytes:
              "further": line.further, "intervals": line.intervals}
             for line in drawn.lines
         ],
-        "weeks": parts.weeks,
-        "fields": parts.drift,
-        "funnel": parts.funnels,
-        "state_bytes_of_a_key": state_bytes(parts.measured),
+        "weeks": data.weeks,
+        "fields": data.drift,
+        "funnel": data.funnels,
+        "state_bytes_of_a_key": state_bytes(data.measured),
     }  # fmt: skip
-    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(numbers, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _page(parts: Parts, level: int) -> str:
-    figures = parts.measured.figures
-    names = draw.most_alerted(figures, parts.detail.rules)
+def _page(data: ReportData, level: int) -> str:
+    """Return the report as HTML, section by section. Above level 0 a note tells that details are left out."""
+    figures = data.measured.figures
+    names = draw.most_alerted(figures, data.detail.rules)
     sections = [
-        ("matched", "What was matched", _less(level) + matched(parts)),
-        ("days", "Alerts by day", days(parts, names)),
-        ("rules", "Rules", rules(parts)),
-        *([("against", "Beside the other rules", against(parts, parts.against))] if parts.against else []),
-        ("budget", "Alert budget", budget(parts)),
-        *([("thresholds", "Thresholds", thresholds(parts))] if parts.thresholds != NOTHING else []),
-        *([("near", "Just above and just below the line", near(parts))] if parts.thresholds.curves else []),
-        ("overlap", "What each rule adds", overlap(parts)),
-        ("funnel", "How far frauds came", funnel(parts, names)),
-        ("drift", "Week by week", drift(parts, names)),
-        ("alerts", "Alerts, some of each kind", timelines(parts.alerts, parts)),
-        ("misses", "Frauds that no rule finds", timelines(parts.misses, parts)),
+        ("matched", "What was matched", _less(level) + matched(data)),
+        ("days", "Alerts by day", days(data, names)),
+        ("rules", "Rules", rules(data)),
+        *([("against", "Beside the other rules", against(data, data.against))] if data.against else []),
+        ("budget", "Alert budget", budget(data)),
+        *([("thresholds", "Thresholds", thresholds(data))] if data.thresholds != NOTHING else []),
+        *([("near", "Just above and just below the line", near(data))] if data.thresholds.curves else []),
+        ("overlap", "What each rule adds", overlap(data)),
+        ("funnel", "How far frauds came", funnel(data, names)),
+        ("drift", "Week by week", drift(data, names)),
+        ("alerts", "Alerts, some of each kind", timelines(data.alerts, data)),
+        ("misses", "Frauds that no rule finds", timelines(data.misses, data)),
     ]
     title = f"{len(figures.rules)} rules over {figures.about['events']:,} events"
     return page(title, sections)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.analysis.history import Events, replay_history
-from cep.analysis.marks import Marks
+from cep.analysis.labelled_events import LabelledEvents
 from cep.analysis.suggested_text import declarations
 from cep.base.errors import UsageError
 from cep.base.schema import TIME_FIELD, EventType, Field, Kind, Schema, Type
@@ -41,17 +41,19 @@ _ID = "side_id"
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The events of all sides with their key, their marks, the text that makes them, and its patterns."""
+    """The events of all sides with their key, their labelled, the text that makes them, and its patterns."""
 
     events: Events
-    marks: Marks
+    labelled: LabelledEvents
     key: str
     text: str
     producers: tuple[str, ...]
 
 
-def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
-    """Split each event into one event per field of the key. Raises: UsageError for fields of different types."""
+def sides_of(events: Events, labelled: LabelledEvents, fields: Sequence[str]) -> Sides:
+    """Split each event into its sides, one event per field of the key: with the fields payer and payee, a transfer
+    becomes a transfer_payer and a transfer_payee, both with the key `party`. `producers` are the names of the patterns
+    in the result's text that make these events. Raises: UsageError for fields of different types."""
     types = events.schema.columns()
     key_type = types[fields[0]].as_nullable(False)
     if any(types[name].as_nullable(False) != key_type for name in fields):
@@ -78,14 +80,15 @@ def sides_of(events: Events, marks: Marks, fields: Sequence[str]) -> Sides:
     columns = {name: column.take(pa.array(row)) for name, column in events.columns.items()}
     ids = events.event_id.take(pa.array(row)).cast(TEXT)
     mined = Events(schema, ids, np.concatenate(codes), events.time_ms[row], {**columns, key: pa.concat_arrays(parts)})
-    marked = replace(marks, fraud=marks.fraud[row], is_mature=marks.is_mature[row])
+    marked = replace(labelled, fraud=labelled.fraud[row], is_mature=labelled.is_mature[row])
     return Sides(mined, marked, key, "\n\n".join([declarations(schema), *texts]), tuple(producers))
 
 
 def _producer(name: str, event_type: EventType, side: EventType, key_and_field: tuple[str, str]) -> str:
-    """Write the pattern that produces the events of one side."""
+    """Write the pattern that produces the events of one side of an event, such as the payer's side of a transfer."""
     key, field = key_and_field
-    values = [f"{each.name} = t.{each.name}" for each in side.fields[3:]]
+    _, _, _, *copied = side.fields  # without its id, its time and its key
+    values = [f"{each.name} = t.{each.name}" for each in copied]
     emitted = (",\n" + " " * 11).join([f"{key} = t.{field}", *values])
     return "\n".join([
         f"## Makes an event of each {event_type.name} for its {field}.",
@@ -118,12 +121,12 @@ _CORES = 2
 
 
 def with_circles(
-    sides: Sides, source: tuple[Events, Marks, Callable[[Schema], Pieces]], fields: Sequence[str], head: str
+    sides: Sides, source: tuple[Events, LabelledEvents, Callable[[Schema], Pieces]], fields: Sequence[str], head: str
 ) -> Sides:
     """Add the events of money that is passed on. `fields` are the payer and the payee, and the text `head` declares the
     source events. The sides stay unchanged for a key of other than two fields, and for events that may lack one.
     Raises: SourceError."""
-    events, marks, pieces_of = source
+    events, labelled, pieces_of = source
     types: list[EventType] = []
     blocks, producers = list[str](), list[str]()
     by_level: dict[tuple[str, int], EventType] = {}
@@ -164,9 +167,9 @@ def with_circles(
         {name: pa.concat_arrays([column, columns[name]]) for name, column in sides.events.columns.items()},
     )
     marked = replace(
-        sides.marks,
-        fraud=np.concatenate([sides.marks.fraud, marks.fraud[row]]),
-        is_mature=np.concatenate([sides.marks.is_mature, marks.is_mature[row]]),
+        sides.labelled,
+        fraud=np.concatenate([sides.labelled.fraud, labelled.fraud[row]]),
+        is_mature=np.concatenate([sides.labelled.is_mature, labelled.is_mature[row]]),
     )
     return Sides(joined, marked, sides.key, text, names)
 
@@ -185,11 +188,13 @@ def _passed_type(event_type: EventType, sides: Sides, level: int, payer: str) ->
 
 
 def _transfer_producer(event_type: EventType, passed: EventType, level: int, names: tuple[str, str, str]) -> str:
-    """Write the pattern that produces an event when money is passed on. Level 1 reads both sides of a transfer; a
-    higher level reads the events of the level below."""
+    """Write the pattern that produces an event when money is passed on: `r: transfer_payee`, then `p: transfer_payer`
+    of one account. The new event has the first payer as its key, and the last payee as its payer. Level 1 reads both
+    sides of a transfer; a higher level reads the events of the level below instead of `transfer_payee`."""
     key, payer, payee = names
     before, origin = (f"{event_type.name}_{payee}", payer) if level == 1 else (f"{event_type.name}_passed", key)
-    amounts = [field.name for field in passed.fields[4:]]
+    _, _, _, _, *amount_fields = passed.fields  # without its id, time, key and payer
+    amounts = [field.name for field in amount_fields]
     conditions = [f"{payee} != r.{origin}", *(f"{name} between {_LEAST_SHARE} * r.{name} and r.{name}"
                                               for name in amounts)]  # fmt: skip
     emitted = [f"{key} = r.{origin}", f"{payer} = p.{payee}", *(f"{name} = p.{name}" for name in amounts)]
@@ -211,11 +216,12 @@ def _transfer_producer(event_type: EventType, passed: EventType, level: int, nam
 def _passed_events(
     events: Events, deployment: Deployment, pieces_of: Callable[[Schema], Pieces]
 ) -> dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Replay the producing patterns. Return the rows of the first and the last transfer, by the number of transfers."""
+    """Replay the patterns that produce an event for each chain of transfers by which money is passed on. Return the
+    rows of the first and of the last transfer of each chain, by the number of transfers in it."""
     history = replay_history(deployment, pieces_of, (), _CORES, Terminal(quiet=True))
-    if history.made is None:
+    if history.made is None:  # no produced events
         return {}
-    match, row = replace(history, events=events).bound(history.made)
+    match, row = replace(history, events=events).bound(history.made)  # the transfers that each match binds
     order = np.lexsort((row, events.time_ms[row], match))
     match, row = match[order], row[order]
     _, start, counts = np.unique(match, return_index=True, return_counts=True)

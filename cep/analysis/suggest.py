@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.analysis.atoms import Rows, atoms_of, different, past_atoms, time_atoms
 from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
+from cep.analysis.conditions import KeyRows, different, field_conditions, past_conditions, time_conditions
 from cep.analysis.history import Events, replay_history
-from cep.analysis.marks import Marks
-from cep.analysis.mine import Ground, Mined, mine
+from cep.analysis.labelled_events import LabelledEvents
+from cep.analysis.mine import EventSample, Mined, mine
 from cep.analysis.sides import JOIN, live_rules, needed_sides, sides_of, with_circles
 from cep.analysis.suggested_text import declarations, pattern_text, tests_text
 from cep.base.errors import UsageError
@@ -44,11 +44,10 @@ _TRIED = 2  # times as many sequences are mined as are wanted: some do not stand
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The request for suggestions: the most steps of a sequence, the most patterns, and the least precision.
-
-    Fields of `exclude` are not read; fields of `use` are read even if the default leaves them out. `zone` is the clock
-    of hours and weekdays. Names begin after `suggested_{named}`.
-    """
+    """The request for suggestions: the most steps of a sequence, the most patterns, and the least precision. Fields of
+    `exclude` are not read; fields of `use` are read even if the default leaves them out. `zone` is the time zone of
+    hours and weekdays. New patterns are named suggested_N, with N from `last_number` + 1. `label_fields` have the
+    labels, so no condition may read them."""
 
     steps: int = 3
     count: int = 5
@@ -56,7 +55,7 @@ class Wanted:
     exclude: tuple[str, ...] = ()
     use: tuple[str, ...] = ()
     zone: str = "UTC"
-    named: int = 0
+    last_number: int = 0
     label_fields: tuple[str, ...] = ()
 
 
@@ -88,10 +87,9 @@ class Rejected:
 @dataclass(frozen=True, slots=True)
 class Suggestion:
     """A pattern as text with its tests, and its figures on the last part of the time, which did not influence it.
-
-    `chosen_for` is its precision on the part that chose it. `new` counts the frauds of the last part that no existing
-    rule finds; None without rules.
-    """
+    `chosen_for` is its precision on the part of the time by which it was chosen; `mined_score` is its F score on the
+    first part, from which it was mined. `new` counts the frauds of the last part that no existing rule finds; None
+    without rules."""
 
     name: str
     text: str
@@ -157,54 +155,52 @@ def check_wanted(request: Wanted) -> None:
 
 
 def suggest(
-    events: Events, marks: Marks, pieces_of: Callable[[Schema], Pieces], key: str, request: Wanted,
-    present: np.ndarray | None = None, marks_at: Callable[[int], Marks] | None = None,
+    events: Events, labelled: LabelledEvents, pieces_of: Callable[[Schema], Pieces], key: str, request: Wanted,
+    present: np.ndarray | None = None, labelled_at: Callable[[int], LabelledEvents] | None = None,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> Suggested:  # fmt: skip
-    """Mine, replay and choose. `present` bool[F] are the frauds that present rules find.
-
-    `marks_at` returns the frauds that were known at a time: the frauds known at the end of the first part are mined. A
-    `key` such as `payer+payee` is a value in either field; circles of money are found if the paying field comes first.
-    `report(count, total)` is told how many sequences have been searched. Raises: UsageError for a key that the events
-    have not, or a history without frauds.
-    """
+    """Mine, replay and choose. `present` bool[F] are the frauds that present rules find. `labelled_at` returns the
+    events with the frauds known at a time: at the end of the first part, for mining. A `key` such as `payer+payee` is a
+    value in either field; circles of money are found if the paying field comes first. `report(count, total)` is told
+    how many sequences have been searched. Raises: UsageError for a key that the events have not, or a history without
+    frauds."""
     parts = key_fields(key, events.columns, events.schema)
     left_out = left_out_fields(events.schema, key, request)
     read = {name: column for name, column in events.columns.items() if name not in left_out}
-    times = events.time_ms[events.time_ms <= marks.as_of_ms]
-    first, last = int(times.min(initial=marks.as_of_ms)), int(times.max(initial=0))
+    times = events.time_ms[events.time_ms <= labelled.as_of_ms]
+    first, last = int(times.min(initial=labelled.as_of_ms)), int(times.max(initial=0))
     cut_ms = int(first + MINED * (last - first))
     events, head = replace(events, columns=read), declarations(events.schema)
-    known_marks = marks if marks_at is None else marks_at(cut_ms - 1)
-    plain = sides_of(events, known_marks, parts) if len(parts) > 1 else None
-    sides = None if plain is None else with_circles(plain, (events, known_marks, pieces_of), parts, head)
+    known_labelled = labelled if labelled_at is None else labelled_at(cut_ms - 1)
+    plain = sides_of(events, known_labelled, parts) if len(parts) > 1 else None
+    sides = None if plain is None else with_circles(plain, (events, known_labelled, pieces_of), parts, head)
     one_key = key if sides is None else sides.key
-    mined_events, mined_marks = (events, known_marks) if sides is None else (sides.events, sides.marks)
+    mined_events, mined_labelled = (events, known_labelled) if sides is None else (sides.events, sides.labelled)
     source_head, head = head, head if sides is None else f"{head}\n\n{sides.text}"
     producers = () if sides is None else sides.producers
-    ground, rows = ground_of(mined_events, mined_marks, one_key, cut_ms, request.zone)
-    if not ground.open_frauds.any():
+    sample, rows = sample_events(mined_events, mined_labelled, one_key, cut_ms, request.zone)
+    if not sample.open_frauds.any():
         raise UsageError(
             f"no fraud with a {key} is known in the first part of the time: there is nothing to learn from"
         )
     data = MinedData(
-        key, len(rows), int((mined_events.time_ms < cut_ms).sum()), len(np.unique(ground.key_start)),
-        int(ground.open_frauds.sum()), first, cut_ms, tuple(name for name in read if name != key), left_out,
+        key, len(rows), int((mined_events.time_ms < cut_ms).sum()), len(np.unique(sample.key_start)),
+        int(sample.open_frauds.sum()), first, cut_ms, tuple(name for name in read if name != key), left_out,
     )  # fmt: skip
     windows = [each for each in WINDOWS_MS if each * _WINDOW_SHARE <= last - first] or list(WINDOWS_MS[:1])
-    mined = mine(ground, windows, request.steps, _TRIED * request.count, report)
+    mined = mine(sample, windows, request.steps, _TRIED * request.count, report)
     begin_ms = cut_ms + max((each.window_ms for each in mined if len(each.steps) > 1), default=0)
     middle_ms = begin_ms + (last + 1 - begin_ms) // 2
-    names = [f"suggested_{request.named + number}" for number in range(1, len(mined) + 1)]
-    texts = [pattern_text(name, each, ground, one_key) for name, each in zip(names, mined, strict=True)]
+    names = [f"suggested_{request.last_number + number}" for number in range(1, len(mined) + 1)]
+    texts = [pattern_text(name, each, sample, one_key) for name, each in zip(names, mined, strict=True)]
     named = dict(zip(names, texts, strict=True))
-    figures = _replayed(head, (producers, named), pieces_of, marks, (begin_ms, middle_ms))
+    figures = _replayed(head, producers, named, pieces_of, labelled, (begin_ms, middle_ms))
     candidates = [Candidate(*each) for each in zip(names, mined, texts, figures, strict=True)]
-    frauds = (marks.first_ms >= begin_ms) & (marks.first_ms < middle_ms)
-    later = (marks.first_ms >= max(begin_ms, middle_ms)) & (marks.first_ms <= marks.as_of_ms)
+    frauds = (labelled.first_ms >= begin_ms) & (labelled.first_ms < middle_ms)
+    later = (labelled.first_ms >= max(begin_ms, middle_ms)) & (labelled.first_ms <= labelled.as_of_ms)
 
     def tests_of(each: Candidate) -> str:
-        return tests_text(each.name, f"{head}\n\n{each.text}", (each.mined, ground, rows), mined_events, one_key)
+        return tests_text(each.name, f"{head}\n\n{each.text}", (each.mined, sample, rows), mined_events, one_key)
 
     chosen, rejected = _chosen(candidates, frauds, request, tests_of)
     suggestions = tuple(_suggestion(each, tests, later, present) for each, tests in chosen)
@@ -245,19 +241,19 @@ def _chosen(
     candidates: Sequence[Candidate], frauds: np.ndarray, request: Wanted, tests_of: Callable[[Candidate], str]
 ) -> tuple[list[tuple[Candidate, str]], tuple[Rejected, ...]]:
     """Choose the candidates to propose, with their tests. Return them, and the others with the reasons against them.
-    `frauds` bool[F] marks the frauds that begin in the time that chooses."""
+    The history has a time to mine, a time to choose and a time to report; `frauds` bool[F] begin in the second."""
     chosen: list[tuple[Candidate, str]] = []
     rejected: list[Rejected] = []
     covered = np.zeros(len(frauds), np.bool_)
-    for each in sorted(candidates, key=lambda each: -int((each.figures[2] & frauds).sum())):
-        choosing, _, finds = each.figures
+    for each in sorted(candidates, key=lambda each: -int((each.figures[2] & frauds).sum())):  # by frauds found
+        choosing_precision, _, finds = each.figures
         tests = ""
-        reason = _reason_against(choosing, finds & frauds, covered, request)
+        reason = _reason_against(choosing_precision, finds & frauds, covered, request)
         if not reason:
             tests = tests_of(each)
             reason = "" if tests else "no three tests of the mined events pass: the past of its key decides"
         if reason:
-            rejected.append(Rejected(each.text, reason, choosing))
+            rejected.append(Rejected(each.text, reason, choosing_precision))
         else:
             covered |= finds & frauds
             chosen.append((each, tests))
@@ -290,14 +286,16 @@ def _suggestion(each: Candidate, tests: str, later: np.ndarray, present: np.ndar
     )  # fmt: skip
 
 
-def ground_of(events: Events, marks: Marks, key: str, cut_ms: int, zone: str = "UTC") -> tuple[Ground, np.ndarray]:
-    """Sample the events to mine, by key and time: whole keys, those with a fraud first. Return them with all
-    conditions, and their rows in the history."""
+def sample_events(
+    events: Events, labelled: LabelledEvents, key: str, cut_ms: int, zone: str = "UTC"
+) -> tuple[EventSample, np.ndarray]:
+    """Sample the events to mine before `cut_ms`, by key and time: whole keys, the ones with a fraud first. Return the
+    sample with the conditions that a pattern may use, each with the events that satisfy it, and the sampled rows."""
     column = encoded(events.columns[key].cast(pa.large_string()))
     code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
     is_early = (events.time_ms < cut_ms) & (code >= 0)
     is_bad_key = np.zeros(len(column.dictionary), np.bool_)
-    is_bad_key[code[is_early & (marks.fraud >= 0)]] = True
+    is_bad_key[code[is_early & (labelled.fraud >= 0)]] = True
     is_of_fraud_key = is_early & is_bad_key[code]
     is_fraud_sample, fraud_weight = _sampled(is_of_fraud_key, code, SUGGEST_EVENTS_MAX * 3 // 4)
     is_of_other_key = is_early & ~is_of_fraud_key
@@ -305,15 +303,15 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int, zone: str = "
     rows = np.flatnonzero(is_fraud_sample | is_other_sample)
     rows = rows[arranged_rows(events.batch(rows), code[rows].astype(np.int32), len(column.dictionary))]
     keys = code[rows]
-    weights = np.where(is_fraud_sample[rows], 1.0, weight / fraud_weight)  # frauds of the sample are as few
-    fraud = marks.fraud[rows].astype(np.int64)
-    open_frauds = np.zeros(marks.frauds_count, np.bool_)
+    weights = np.where(is_fraud_sample[rows], 1.0, weight / fraud_weight)  # so fraud is as rare as in the history
+    fraud = labelled.fraud[rows].astype(np.int64)
+    open_frauds = np.zeros(labelled.frauds_count, np.bool_)
     open_frauds[fraud[fraud >= 0]] = True
     starts, times = np.searchsorted(keys, keys), events.time_ms[rows]
     is_fraud = fraud >= 0
-    atoms = different([
-        *atoms_of(events, rows, is_fraud, key), *time_atoms(events, rows, is_fraud, zone),
-        *past_atoms(events, Rows(rows, starts, times), is_fraud),
+    conditions = different([
+        *field_conditions(events, rows, is_fraud, key), *time_conditions(events, rows, is_fraud, zone),
+        *past_conditions(events, KeyRows(rows, starts, times), is_fraud),
     ])  # fmt: skip
     same = {name: _with_value(events.columns[name], rows, starts) for name in _compared(events, rows, key)}
     of_type = events.event_type[rows]
@@ -321,7 +319,7 @@ def ground_of(events: Events, marks: Marks, key: str, cut_ms: int, zone: str = "
     types = events.schema.columns()
     amounts = [name for name in events.columns if role_of(name) is Role.MONEY and name in types]
     near = {name: events.numbers(name)[rows] for name in amounts if types[name].is_number}
-    return Ground(starts, times, fraud, may_be_fraud, weights, atoms, open_frauds, same, near), rows
+    return EventSample(starts, times, fraud, may_be_fraud, weights, conditions, open_frauds, same, near), rows
 
 
 def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:
@@ -359,22 +357,19 @@ def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray,
 
 
 def _replayed(
-    head: str,
-    producers_and_texts: tuple[Sequence[str], Mapping[str, str]],
-    pieces_of: Callable[[Schema], Pieces],
-    marks: Marks,
-    edges_ms: tuple[int, int],
-) -> list[tuple[Ratio, Ratio, np.ndarray]]:
-    """Replay candidate patterns. Return for each its precision in two periods, and the frauds that it finds: bool[F].
-    The first period is between the edges, the second one follows. `producers` only make events."""
-    producers, texts = producers_and_texts
+    head: str, producers: Sequence[str], texts: Mapping[str, str], pieces_of: Callable[[Schema], Pieces],
+    labelled: LabelledEvents, edges_ms: tuple[int, int],
+) -> list[tuple[Ratio, Ratio, np.ndarray]]:  # fmt: skip
+    """Replay candidate patterns, `texts` by name. Return for each its precision in two periods, and the frauds that it
+    finds: bool[F]. The first period is between the edges, the second one follows. The text `head` declares the events
+    and has `producers`, patterns that only make events which the candidates read."""
     if not texts:
         return []
     source = "\n\n".join([head, *texts.values()])
     deployment = deploy(live_rules(source, (*producers, *texts)))
     assert not deployment.set_aside, deployment.set_aside
-    history = replay_history(deployment, pieces_of, (), 2, Terminal(quiet=True))
-    judged = judge(history, marks)
+    history = replay_history(deployment, pieces_of, columns=(), cores=2, console=Terminal(quiet=True))
+    judged = judge(history, labelled)
     begin_ms, middle_ms = edges_ms
     outcome = []
     for name in texts:

@@ -9,9 +9,9 @@ from decimal import Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from cep.analysis.atoms import Atom
+from cep.analysis.conditions import Condition
 from cep.analysis.history import Events
-from cep.analysis.mine import Chains, Ground, Mined
+from cep.analysis.mine import Chains, EventSample, Mined
 from cep.base.schema import Kind, Schema, Type
 from cep.functions.calendar import of_times
 from cep.lang.load import load_text
@@ -22,6 +22,7 @@ _FRAUDS_LOOKED_AT = 200
 _FRAUDS_TRIED = 8  # as tests
 _NONE = "expect none"
 _HOUR_MS = 3_600_000
+_WEEK_HOURS = 7 * 24
 Values = Mapping[str, str]
 TestEvent = tuple[int, str, Values]  # time in ms, event type, fields as they are written
 _Candidate = tuple[str, list[TestEvent], str]
@@ -39,28 +40,28 @@ def declarations(schema: Schema) -> str:
     return "\n\n".join(blocks)
 
 
-def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
+def pattern_text(name: str, mined: Mined, sample: EventSample, key: str) -> str:
     """Write a mined sequence as a pattern with the steps `s1`, `s2` and so on. The absent event before `s2` is `n2`; a
     limit of `s1` on an amount is the parameter `s1_amount_min`."""
-    atoms = ground.atoms
+    conditions = sample.conditions
     params, wheres, sequence = list[str](), [], []
     for place, step in enumerate(mined.steps, start=1):
-        conditions = [
-            _condition(place, atoms[number], params) for number in step if number >= 0 and atoms[number].field
+        texts = [
+            _condition(place, conditions[number], params) for number in step if number >= 0 and conditions[number].field
         ]
-        for link in (ground.links[~number] for number in step if number < 0):
+        for link in (sample.links[~number] for number in step if number < 0):
             if link.same:
-                conditions.append(f"{link.same} == s{place - 1}.{link.same}")
+                texts.append(f"{link.same} == s{place - 1}.{link.same}")
             elif link.near:
                 before = f"s{place - 1}.{link.near}"
-                conditions.append(f"{link.near} between 0.9 * {before} and {before}")
+                texts.append(f"{link.near} between 0.9 * {before} and {before}")
             else:
-                absent = atoms[link.absent]
+                absent = conditions[link.absent]
                 sequence.append(f"!n{place}")
                 wheres.append(f"n{place}: {absent.event_type}  {absent.text(absent.limit)}".rstrip())
-        first = next(atoms[number] for number in step if number >= 0)
+        first = next(conditions[number] for number in step if number >= 0)
         sequence.append(f"s{place}")
-        wheres.append(f"s{place}: {first.event_type}  {' and '.join(conditions)}".rstrip())
+        wheres.append(f"s{place}: {first.event_type}  {' and '.join(texts)}".rstrip())
     window = f"  within {show_duration(mined.window_ms)}" if len(mined.steps) > 1 else ""
     return "\n".join([
         "## Suggested from labelled events; give it a name, and say why it is fraud.",
@@ -74,13 +75,13 @@ def pattern_text(name: str, mined: Mined, ground: Ground, key: str) -> str:
     ])  # fmt: skip
 
 
-def _condition(place: int, atom: Atom, params: list[str]) -> str:
+def _condition(place: int, condition: Condition, params: list[str]) -> str:
     """Return a condition, and put its limit among the parameters."""
-    if not atom.has_param:
-        return atom.text(atom.limit)
-    param = f"s{place}_{atom.param}"
-    params.append(f"{param}: {atom.kind} = {atom.limit}")
-    return atom.text(param)
+    if not condition.has_param:
+        return condition.text(condition.limit)
+    param = f"s{place}_{condition.param}"
+    params.append(f"{param}: {condition.kind} = {condition.limit}")
+    return condition.text(param)
 
 
 def key_label(type_: Type) -> str:
@@ -90,17 +91,15 @@ def key_label(type_: Type) -> str:
 
 
 def tests_text(
-    name: str, text: str, search_result: tuple[Mined, Ground, NDArray[np.int64]], events: Events, key: str
+    name: str, text: str, search_result: tuple[Mined, EventSample, NDArray[np.int64]], events: Events, key: str
 ) -> str:  # fmt: skip
     """Write three tests for a suggested pattern: a fraud fires, an honest event does not, a changed fraud does not.
-
     `text` is the pattern with the event types. The first test of each kind that the engine passes is used: without the
-    rest of the key's past, a few events may give another result. Return "" if no test of a kind passes.
-    """
+    rest of the key's past, a few events may give another result. Return "" if no test of a kind passes."""
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(search_result, events, label)
-    mined, ground, _ = search_result
-    start = _starts([ground.atoms[number] for step in mined.steps for number in step if number >= 0])
+    mined, sample, _ = search_result
+    start = _starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
     blocks = [
         _test((name, label, start), f"{index} {number}", test_events, expected)
         for index, kind in enumerate(kinds) for number, (_, test_events, expected) in enumerate(kind)
@@ -117,25 +116,25 @@ def tests_text(
 
 
 def _candidates(
-    search_result: tuple[Mined, Ground, NDArray[np.int64]], events: Events, label: str
+    search_result: tuple[Mined, EventSample, NDArray[np.int64]], events: Events, label: str
 ) -> list[list[_Candidate]]:
     """Return frauds, honest events, and near misses: some of each, as title, events and expectation."""
-    mined, ground, rows = search_result
-    chains = ground.chain(mined.steps, mined.window_ms)
+    mined, sample, rows = search_result
+    chains = sample.chain(mined.steps, mined.window_ms)
     ends = chains[-1]
-    atoms = [ground.atoms[number] for step in mined.steps for number in step if number >= 0]
-    absent = [ground.links[~number] for step in mined.steps for number in step if number < 0]
-    fields = {field for atom in atoms for field in atom.fields}
+    conditions = [sample.conditions[number] for step in mined.steps for number in step if number >= 0]
+    absent = [sample.links[~number] for step in mined.steps for number in step if number < 0]
+    fields = {field for condition in conditions for field in condition.fields}
     fields |= {name for link in absent for name in (link.same, link.near) if name}
-    fields |= {field for link in absent if link.absent >= 0 for field in ground.atoms[link.absent].fields}
+    fields |= {field for link in absent if link.absent >= 0 for field in sample.conditions[link.absent].fields}
 
     def written(some: Sequence[int]) -> list[TestEvent]:
-        return [(int(ground.time_ms[row]), *_written(events, int(rows[row]), fields)) for row in some]
+        return [(int(sample.time_ms[row]), *_written(events, int(rows[row]), fields)) for row in some]
 
-    start = _starts(atoms)
+    start = _starts(conditions)
     fires, misses = list[_Candidate](), list[_Candidate]()
-    for chain, past in _frauds(ground, chains, max(atom.past_ms for atom in atoms)):
-        match_time = show_duration(int(ground.time_ms[chain[-1]]) - start(int(ground.time_ms[past[0]])))
+    for chain, past in _frauds(sample, chains, max(condition.past_ms for condition in conditions)):
+        match_time = show_duration(int(sample.time_ms[chain[-1]]) - start(int(sample.time_ms[past[0]])))
         fires.append(("a fraud of the data", written(past), f"expect match on {label} at {match_time}"))
         if len(chain) > 1:
             last = written(chain)[-1]
@@ -143,31 +142,31 @@ def _candidates(
             misses += [("the fraud without its first event", written(chain[1:]), _NONE), ("too late", late, _NONE)]
         elif len(past) > 1:
             misses.append(("the fraud without its past", written(chain), _NONE))
-        last_atoms = [ground.atoms[number] for number in mined.steps[-1] if number >= 0]
+        last_conditions = [sample.conditions[number] for number in mined.steps[-1] if number >= 0]
         misses += [
             (title, [*written(past)[:-1], near], _NONE)
-            for title, near in _near_misses(written(chain)[-1], last_atoms, events.schema)
+            for title, near in _near_misses(written(chain)[-1], last_conditions, events.schema)
         ]  # fmt: skip
-    if any(atom.op == "<=" and atom.past_ms for atom in atoms) and fires:
-        chain = _frauds(ground, chains, 0)[0][0]
-        other = next((row for row in np.setdiff1d(np.flatnonzero(ground.fraud < 0), ends).tolist()), None)
+    if any(condition.op == "<=" and condition.past_ms for condition in conditions) and fires:
+        chain = _frauds(sample, chains, 0)[0][0]
+        other = next((row for row in np.setdiff1d(np.flatnonzero(sample.fraud < 0), ends).tolist()), None)
         if other is not None:
-            before = (int(ground.time_ms[chain[0]]) - _HOUR_MS, *written([other])[0][1:])
+            before = (int(sample.time_ms[chain[0]]) - _HOUR_MS, *written([other])[0][1:])
             misses.append(("soon after another event", [before, *written(chain)], _NONE))
-    others = np.setdiff1d(np.flatnonzero(ground.fraud < 0), ends)
-    like_last = others[ground.holds(mined.steps[-1])[others]]
+    others = np.setdiff1d(np.flatnonzero(sample.fraud < 0), ends)
+    like_last = others[sample.holds(mined.steps[-1])[others]]
     honest = [("an honest event of the data", written([int(row)]), _NONE) for row in (*like_last[:1], *others[:1])]
     return [fires, honest, misses]
 
 
-def _frauds(ground: Ground, chains: Chains, past_ms: int) -> list[tuple[list[int], list[int]]]:
+def _frauds(sample: EventSample, chains: Chains, past_ms: int) -> list[tuple[list[int], list[int]]]:
     """Return the rows of some frauds, each with all that its key did from where its past begins; the shortest first."""
-    is_fraud = (ground.frauds_of(chains) >= 0).any(axis=0)
+    is_fraud = (sample.frauds_of(chains) >= 0).any(axis=0)
     frauds = []
     for chain in chains[:, is_fraud][:, :_FRAUDS_LOOKED_AT].T.tolist():
-        start = int(ground.key_start[chain[-1]])
-        times = ground.time_ms[start : chain[-1]]
-        begin = int(np.searchsorted(times, ground.time_ms[chain[-1]] - past_ms, side="right")) + start
+        start = int(sample.key_start[chain[-1]])
+        times = sample.time_ms[start : chain[-1]]
+        begin = int(np.searchsorted(times, sample.time_ms[chain[-1]] - past_ms, side="right")) + start
         frauds.append((chain, list(range(min(chain[0], begin), chain[-1] + 1)) if past_ms else chain))
     frauds.sort(key=lambda each: (len(each[1]), each[1]))
     return frauds[:_FRAUDS_TRIED]
@@ -185,36 +184,42 @@ def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
     return event_type.name, values
 
 
-def _starts(atoms: Sequence[Atom]) -> Callable[[int], int]:
-    """Return a function that gives the start of a test, from the time of its first event: for conditions on the hour or
-    the weekday, the Monday at midnight before the event."""
-    timed = next((atom for atom in atoms if atom.is_of_time), None)
+def _starts(conditions: Sequence[Condition]) -> Callable[[int], int]:
+    """Return a function that gives the start of a test from the time of its first event: for conditions on the hour or
+    the weekday it is the Monday midnight before (tests begin at START_MS, a Monday midnight), so that both stay true.
+    """
+    timed = next((condition for condition in conditions if condition.is_of_time), None)
     if timed is None:
         return lambda first_ms: first_ms
-    zone = timed.left.split('"')[1]
+    zone = timed.left.split('"')[1]  # of the text hour(event_time, "Europe/Madrid")
 
     def start(first_ms: int) -> int:
-        days = [int(each) for each in of_times("weekday", zone, np.array([first_ms, START_MS]))]
-        hours = [int(each) for each in of_times("hour", zone, np.array([first_ms, START_MS]))]
-        return first_ms - ((days[0] - days[1]) * 24 + hours[0] - hours[1]) % 168 * _HOUR_MS - first_ms % _HOUR_MS
+        day, start_day = (int(each) for each in of_times("weekday", zone, np.array([first_ms, START_MS])))
+        hour, start_hour = (int(each) for each in of_times("hour", zone, np.array([first_ms, START_MS])))
+        hours_later = ((day - start_day) * 24 + hour - start_hour) % _WEEK_HOURS
+        return first_ms - hours_later * _HOUR_MS - first_ms % _HOUR_MS
 
     return start
 
 
-def _near_misses(event: TestEvent, atoms: Sequence[Atom], schema: Schema) -> Iterator[tuple[str, TestEvent]]:
-    """Yield changed copies of an event that just miss a condition, each with a description of the change."""
+def _near_misses(event: TestEvent, conditions: Sequence[Condition], schema: Schema) -> Iterator[tuple[str, TestEvent]]:
+    """Yield changed copies of an event that just miss one of these conditions (such as `amount >= 500`), each with a
+    description of the change: tests that the pattern must not match."""
     at_ms, name, values = event
-    for atom in atoms:
-        if atom.has_param and not atom.past_ms:
-            limit = Decimal(atom.limit)
-            unit = abs(limit) / 100 + 1 if "float" in atom.kind else Decimal(1).scaleb(int(limit.as_tuple().exponent))
-            value = limit - unit if atom.op == ">=" else limit + unit
-            yield "just outside of a limit", (at_ms, name, {**values, atom.field: f"{value:f}"})
-        elif atom.is_of_time:
-            yield "at another time", (at_ms + (12 if atom.field == "hour" else 84) * _HOUR_MS, name, values)
-        elif atom.op == "==":
-            other = _other_value(schema.columns()[atom.field], atom.limit)
-            yield "another value", (at_ms, name, {**values, atom.field: other})
+    for condition in conditions:
+        if condition.has_param and not condition.past_ms:
+            limit = Decimal(condition.limit)
+            unit = (
+                abs(limit) / 100 + 1 if "float" in condition.kind else Decimal(1).scaleb(int(limit.as_tuple().exponent))
+            )
+            value = limit - unit if condition.op == ">=" else limit + unit
+            yield "just outside of a limit", (at_ms, name, {**values, condition.field: f"{value:f}"})
+        elif condition.is_of_time:
+            half_a_period = 12 if condition.field == "hour" else _WEEK_HOURS // 2  # of a day, or of a week
+            yield "at another time", (at_ms + half_a_period * _HOUR_MS, name, values)
+        elif condition.op == "==":
+            other = _other_value(schema.columns()[condition.field], condition.limit)
+            yield "another value", (at_ms, name, {**values, condition.field: other})
 
 
 def _other_value(type_: Type, value: str) -> str:

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from cep.analysis.backtest import Detections, Judged, Part, detections, judge
 from cep.analysis.history import History, replay_history
-from cep.analysis.marks import Marks
+from cep.analysis.labelled_events import LabelledEvents
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_ALERTS_MAX, TUNE_RULES_AT_ONCE
 from cep.base.schema import Kind, Schema
@@ -57,7 +57,7 @@ class Axis:
 
 def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mapping[str, str]) -> tuple[Axis, ...]:
     """Return the parameters to tune with the values to try: the ones in `tries`, or every threshold. `pattern` has its
-    parameters open. Raises: UsageError for an unknown parameter, or invalid values."""
+    parameters as variables. Raises: UsageError for an unknown parameter, or invalid values."""
     declared = {param.name: param for param in pattern.params}
     unknown_names = [name for name in tries if name not in declared]
     if unknown_names:
@@ -118,25 +118,23 @@ def _axis(name: str, values: list[ParamValue], sense: int) -> Axis:
 
 
 def is_divisible(pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis]) -> bool:
-    """Return True if a match exists under a setting exactly if each threshold by itself lets it through.
-
-    This holds if a match binds one event, or if each combination of events is a match. `bound` has the constants in
-    place.
-    """
+    """Return True if a match exists under a setting exactly if each threshold by itself lets it through. This holds if
+    a match binds one event, or if each combination of events is a match. `bound` has the constants in place."""
     thresholds = {axis.name for axis in axes if axis.is_threshold}
     together = [_names(part) & thresholds for variable in pattern.variables for part in parts_of(variable.where)]
     return all(len(names) <= 1 for names in together) and _binds_freely(bound)
 
 
 def _binds_freely(pattern: PatternIR) -> bool:
-    """Return True if no match of the pattern can prevent or replace another match."""
+    """Return True if no match of the pattern can prevent or replace another match, so that each setting's alerts can be
+    taken from one replay at the loosest values."""
     if pattern.timeout_measures is not None or pattern.within_events is not None:
         return False
     positions = build(pattern.structure).positions
     waits = [wait for position in positions for wait in position.waits]
-    if any(position.loops for position in positions):
+    if any(position.loops for position in positions):  # another event would join the same run
         return False
-    if any(wait.target is None or wait.guards or wait.untils for wait in waits):
+    if any(wait.target is None or wait.guards or wait.untils for wait in waits):  # an absence, or events that end a run
         return False
     if len(positions) == 2:  # the start, and the one event
         return True
@@ -242,10 +240,10 @@ def _given(param: ParamDecl, text: str) -> list[ParamValue]:
 
 
 def _rounded(param: ParamDecl, values: Iterable[float]) -> list[ParamValue]:
-    """Round values to numbers that the parameter accepts, each once, ascending."""
+    """Round values to numbers that the parameter accepts, each once, ascending, without values out of its range."""
     kind, scale = param.type.kind, param.type.scale
-    unit = 10**scale if kind is Kind.DECIMAL else 1
-    low, high = (None if edge is None else edge / unit for edge in (param.minimum, param.maximum))
+    unit = 10**scale if kind is Kind.DECIMAL else 1  # limits of a decimal are stored as whole numbers of this unit
+    low, high = (None if limit is None else limit / unit for limit in (param.minimum, param.maximum))
     rounded: set[int | float] = set()
     for value in values:
         if kind is Kind.INT:
@@ -275,16 +273,15 @@ class Scores(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """The inputs of replays of one rule with other parameters. `lists` are records of lists and their entries.
-
-    The frauds belong to a history that was read with only this rule's event types.
-    """
+class Replayer:
+    """Replays one rule with several settings of its parameters side by side, and judges the alerts by known frauds.
+    `lists` are records of lists and their entries. `pieces_of` returns the history, in pieces, for a schema. `labelled`
+    has the fraud of each event of this rule's types, `parts` are the parts of the time in which alerts are counted."""
 
     record: UpsertRecord
     lists: tuple[Sequence[ControlRecord], ListStore]
     pieces_of: Callable[[Schema], Pieces]
-    marks: Marks
+    labelled: LabelledEvents
     parts: tuple[Part, ...]
     cores: int
     console: Console
@@ -300,33 +297,41 @@ class Bench:
         ]  # fmt: skip
         return deploy([*self.lists[0], *records], self.lists[1])
 
+    def refused_numbers(self, settings: Sequence[Setting]) -> set[int]:
+        """Return the numbers of the settings with which the rule cannot be deployed."""
+        return {int(record.rule_id[1:]) for record in self.deployment(settings).set_aside}  # the id is s and the number
+
     def replayed(self, settings: Sequence[Setting]) -> tuple[History, Detections]:
         """Replay the rule once per setting, all in one replay. A setting's number is the rule number of its alerts."""
         deployment = self.deployment(settings)
         if deployment.set_aside:
-            aside = deployment.set_aside[0]
-            raise UsageError(f"{self.record.id} with {dict(settings[int(aside.rule_id[1:])])}: {aside.reason}")
+            refused = deployment.set_aside[0]  # the number of its setting is in the id
+            raise UsageError(f"{self.record.id} with {dict(settings[int(refused.rule_id[1:])])}: {refused.reason}")
         history = replay_history(deployment, self.pieces_of, (), self.cores, self.console)
         return history, detections(history)
 
     def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
         """Replay the settings, and judge the sent alerts by all known labels."""
         history, all_alerts = self.replayed(settings)
-        return history, judge(history, self.marks, all_alerts, is_sent_only=True)
+        return history, judge(history, self.labelled, all_alerts, is_sent_only=True)
 
 
-def replayed_scores(bench: Bench, settings: Sequence[Setting], at_once: int = TUNE_RULES_AT_ONCE) -> tuple[Scores, ...]:
+def replayed_scores(
+    replayer: Replayer, settings: Sequence[Setting], at_once: int = TUNE_RULES_AT_ONCE
+) -> tuple[Scores, ...]:
     """Return the scores of each part, for settings that are replayed together."""
     blocks = []
     for first in range(0, len(settings), at_once):
         some = settings[first : first + at_once]
-        blocks.append(scores_of(bench, *bench.replayed(some), len(some)))
+        blocks.append(scores_of(replayer, *replayer.replayed(some), len(some)))
     return joined_scores(blocks)
 
 
-def scores_of(bench: Bench, history: History, all_alerts: Detections, count: int) -> list[Scores]:
+def scores_of(replayer: Replayer, history: History, all_alerts: Detections, count: int) -> list[Scores]:
     """Count the results of a replay of `count` settings in each part, with the alerts that are sent."""
-    return [_counted(judge(history, part.marks, all_alerts, is_sent_only=True), part, count) for part in bench.parts]
+    return [
+        _counted(judge(history, part.labelled, all_alerts, is_sent_only=True), part, count) for part in replayer.parts
+    ]
 
 
 def _counted(judged: Judged, part: Part, count: int) -> Scores:
@@ -339,7 +344,7 @@ def _counted(judged: Judged, part: Part, count: int) -> Scores:
         np.bincount(judged.rule[inside & judged.is_right], minlength=count),
         np.bincount(judged.rule[inside & judged.is_immature], minlength=count),
         np.bincount(pairs[:, 0], minlength=count),
-        np.bincount(pairs[:, 0], weights=part.marks.amount[pairs[:, 1]], minlength=count).astype(np.float64),
+        np.bincount(pairs[:, 0], weights=part.labelled.amount[pairs[:, 1]], minlength=count).astype(np.float64),
     )
 
 
@@ -366,37 +371,39 @@ def every_setting(axes: Sequence[Axis]) -> list[Setting]:
     return [dict(zip(names, values, strict=True)) for values in product(*(axis.values for axis in ordered))]
 
 
-def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, ...], int] | None:
-    """Score all combinations without a replay for each. Return the scores by part and the number of replays; None if
-    the settings cannot be combined. Raises: UsageError if the loosest setting has too many alerts."""
+def combined_scores(replayer: Replayer, axes: Sequence[Axis]) -> tuple[tuple[Scores, ...], int] | None:
+    """Score all combinations without a replay for each: an alert at the loosest thresholds belongs to each combination
+    up to its levels (for each threshold, how many values let it pass). Return the scores by part of the time and the
+    number of replays; None if the settings cannot be combined. Raises: UsageError if there are too many alerts."""
     others = [axis for axis in axes if not axis.is_threshold]
     thresholds = [axis for axis in axes if axis.is_threshold]
     blocks, count = [], 0
     for values in product(*(axis.values for axis in others)):
         fixed = dict(zip((axis.name for axis in others), values, strict=True))
-        levels, replays = _levels(bench, fixed, thresholds)
+        levels, replays = _levels(replayer, fixed, thresholds)
         count += replays
         if levels is None:
             return None
-        blocks.append([_combined(levels, part, thresholds) for part in bench.parts])
+        blocks.append([_combined(levels, part, thresholds) for part in replayer.parts])
     return joined_scores(blocks), count
 
 
-def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
-    """Replay each value of each threshold. Return the tightest values that each alert passes, and the number of
-    replays; None in place of the values if a tighter one has alerts that a looser one lacks."""
+def _levels(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
+    """Replay each value of each threshold. Return the levels of each alert (by threshold, how many values let the alert
+    pass, loosest first) and the number of replays. Return None for them if a replay dropped a match at a limit, or if a
+    tighter value has alerts that a looser one lacks."""
     base = {**fixed, **{axis.name: axis.values[0] for axis in axes}}  # the loosest
-    first_history, all_alerts = bench.replayed([base])
-    judged = judge(first_history, bench.marks, all_alerts)
+    first_history, all_alerts = replayer.replayed([base])
+    judged = judge(first_history, replayer.labelled, all_alerts)
     total = len(judged.detected_ms)
     if total > TUNE_ALERTS_MAX:
         raise UsageError(
-            f"{bench.record.id} has {total:,} alerts with {base}, and the most is {TUNE_ALERTS_MAX:,}; begin with "
+            f"{replayer.record.id} has {total:,} alerts with {base}, and the most is {TUNE_ALERTS_MAX:,}; begin with "
             "tighter values (--try)"
         )
     if _has_dropped(first_history):
         return None, 1
-    names = identities(judged)
+    alert_ids = identities(judged)  # by the bound events, so that alerts of several replays can be compared
     level = np.ones((total, len(axes)), np.int64)
     settings = [
         (axis_number, passed_count, {**base, axis.name: value})
@@ -406,14 +413,14 @@ def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels
     step = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
     for first in range(0, len(settings), step):
         chosen_settings = settings[first : first + step]
-        history, variants = bench.judged([setting for _, _, setting in chosen_settings])
+        history, variants = replayer.judged([setting for _, _, setting in chosen_settings])
         if _has_dropped(history):
             return None, 1 + len(settings)
-        variant_names = identities(variants)
+        variant_ids = identities(variants)
         for number, (axis_number, passed_count, _) in enumerate(chosen_settings):
-            chosen_names = variant_names[variants.rule == number]
-            passes = np.isin(names, chosen_names)
-            if int(passes.sum()) != len(chosen_names) or (level[passes, axis_number] < passed_count).any():
+            chosen_ids = variant_ids[variants.rule == number]
+            passes = np.isin(alert_ids, chosen_ids)
+            if int(passes.sum()) != len(chosen_ids) or (level[passes, axis_number] < passed_count).any():
                 return None, 1 + len(settings)
             level[:, axis_number] += passes
     return _Levels(level, judged.detected_ms, first_history, all_alerts), 1 + len(settings)
@@ -425,33 +432,35 @@ def _has_dropped(history: History) -> bool:
 
 def identities(judged: Judged) -> NDArray[np.uint64]:
     """Return a number for the events that each alert binds, in 64 bits: the same for the same events."""
-    mixed = judged.bound_row.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = judged.bound_event_row.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64 (Steele and others 2014)
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     mixed ^= mixed >> np.uint64(31)
     identity = np.zeros(len(judged.rule), np.uint64)
-    np.add.at(identity, judged.bound_alert, mixed)
+    np.add.at(identity, judged.bound_event_alert, mixed)
     return identity
 
 
 def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
-    """Count for every combination of values the alerts that pass all of them, by cumulative sums along each axis."""
+    """Count for every combination of values the alerts that pass all of them, in a part of the time: right ones, and
+    immature ones (too recent to judge). An alert's level on an axis is how many values of it, from the loosest, let it
+    pass; so cumulative sums from the tightest value along each axis give the counts."""
     shape = tuple(len(axis.values) for axis in axes)
-    judged = judge(levels.history, part.marks, levels.all_alerts)
-    level = levels.level[levels.detected_ms <= part.marks.as_of_ms]
+    judged = judge(levels.history, part.labelled, levels.all_alerts)
+    level = levels.level[levels.detected_ms <= part.labelled.as_of_ms]
     assert len(level) == len(judged.detected_ms), "a part has the alerts up to its end"
     inside = part.has(judged.detected_ms)
-    level_indexes = tuple(level.T - 1)
+    tightest_indexes = tuple(level.T - 1)  # by axis: the tightest value that lets each alert pass
 
     def reaching(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
         counts = np.zeros(shape, np.int64)
-        np.add.at(counts, tuple(axis[chosen] for axis in level_indexes), 1)
+        np.add.at(counts, tuple(axis[chosen] for axis in tightest_indexes), 1)
         for dimension in range(len(shape)):
             counts = np.flip(np.cumsum(np.flip(counts, dimension), dimension), dimension)
         return counts.reshape(-1)
 
     alert, fraud = part.hits(judged)
-    frauds, money = _frauds_reaching(level[alert], fraud, part.marks.amount, shape)
+    frauds, money = _frauds_reaching(level[alert], fraud, part.labelled.amount, shape)
     right, immature = reaching(inside & judged.is_right), reaching(inside & judged.is_immature)
     return Scores(reaching(inside), right, immature, frauds, money)
 
@@ -459,13 +468,14 @@ def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
 def _frauds_reaching(
     level: NDArray[np.int64], fraud: NDArray[np.int64], amount: NDArray[np.float64], shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Count the frauds that each combination of values finds, and add up their money. For each combination of the other
-    axes, the highest level of a fraud on the last axis decides."""
+    """Count the frauds that each combination of values finds, and add up their money. Hits H pair an alert with a
+    fraud: level[h, a] int64[H, A] is how many values of axis a let the alert pass, fraud int64[H]; amount is by fraud.
+    For each combination of the other axes, the highest level of a fraud on the last axis decides."""
     frauds, fraud_index = np.unique(fraud, return_inverse=True)
     counts = np.zeros((int(np.prod(shape[:-1])), shape[-1]), np.int64)
     money = np.zeros(counts.shape)
-    for number, levels_min in enumerate(np.ndindex(*shape[:-1])):
-        passes = (level[:, :-1] > np.array(levels_min, np.int64)).all(axis=1)
+    for number, value_indexes in enumerate(np.ndindex(*shape[:-1])):
+        passes = (level[:, :-1] > np.array(value_indexes, np.int64)).all(axis=1)  # value i passes levels > i
         highest = np.zeros(len(frauds), np.int64)
         np.maximum.at(highest, fraud_index[passes], level[passes, -1])
         by_level = np.bincount(highest, minlength=shape[-1] + 1)[1:]

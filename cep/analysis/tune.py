@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from cep.analysis.backtest import Judged, Part, Ratio, check_frauds, f1, judge, ratio
 from cep.analysis.sweep import (
     Axis,
-    Bench,
+    Replayer,
     Scores,
     Setting,
     combined_scores,
@@ -43,6 +43,7 @@ _DRAWS = 2_000
 _AT_ONCE = 20_000_000  # drawn numbers at a time: 160 MB
 _SEED = 20_270_101  # the same history gives the same interval
 _QUANTILES = (0.025, 0.975)
+_FIRST_COLUMN = (1, 6)  # by setting, of its five in `_units`: alerts, mature, right, found fraud, money
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,11 @@ def objective_values(
 def compare(
     judged: Judged, part: Part, objective: Objective, review_cost: float
 ) -> tuple[Interval, Interval, Interval]:
-    """Compare two settings by resampling: the figure of each, and their difference, with 95 % intervals.
-
-    `judged` has the alerts of settings 0 and 1. The paired bootstrap (Efron 1979) draws each unit as often as a Poisson
-    variable of mean 1 says, and judges both settings on the same draw. A unit is a fraud with the right alerts that
-    bind it, or a key with its other alerts: alerts of one unit come and go together. Equal units are drawn together,
-    because a sum of Poisson variables is one.
-    """
+    """Compare two settings by resampling in a part of the time: the figure of each, and their difference, with 95 %
+    intervals. `judged` has the alerts of settings 0 and 1. The paired bootstrap (Efron 1979) draws each unit as often
+    as a Poisson variable of mean 1 says, and judges both settings by the same drawn units. A unit is a fraud with the
+    right alerts (they contain one of its events), or a key with its other alerts: alerts of one unit come and go
+    together. Equal units are drawn together, because a sum of Poisson variables is one."""
     unit_rows, counts = np.unique(_units(judged, part), axis=0, return_counts=True)
     draws = [_figures_of_draws(counts[None, :].astype(np.float64), unit_rows, objective, review_cost)]
     random = np.random.default_rng(_SEED)
@@ -102,22 +101,20 @@ def _figures_of_draws(
     """Return the figures of both settings for each draw. Shapes: weights [D, U], units [U, 11]; result [D, 2]."""
     sums = weights @ units
     return np.stack([
-        objective_values(objective, tuple(sums[:, 1 + 5 * setting + n] for n in range(5)), sums[:, 0], review_cost)
-        for setting in (0, 1)
+        objective_values(objective, tuple(sums[:, first + n] for n in range(5)), sums[:, 0], review_cost)
+        for first in _FIRST_COLUMN
     ], axis=1)  # fmt: skip
 
 
 def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
-    """Build a row for each unit that the bootstrap draws as a whole: float64[U, 11].
-
-    A unit is a fraud with the alerts that found it, or all other alerts of a key.
-
-    Columns: whether it is a fraud; then for each setting alerts, mature and right alerts, the found fraud, its money.
-    """
-    marks, frauds = part.marks, np.flatnonzero(part.frauds)
-    fraud_number = np.full(marks.frauds_count, -1)
+    """Build a row for each unit that the bootstrap draws as a whole: float64[U, 11]. A unit is a fraud with the alerts
+    that found it, or all other alerts of a key. The two compared settings are the rules 0 and 1 of `judged`. Columns:
+    whether it is a fraud; then for each setting its alerts, the mature and the right ones, whether it found the fraud,
+    and the fraud's money. An alert is mature if its events are old enough to have a label."""
+    labelled, frauds = part.labelled, np.flatnonzero(part.frauds)
+    fraud_number = np.full(labelled.frauds_count, -1)
     fraud_number[frauds] = np.arange(len(frauds))
-    counts_here = part.has(judged.detected_ms)
+    is_in_part = part.has(judged.detected_ms)
     alert, fraud = part.hits(judged)
     _, key = np.unique(judged.key_number, return_inverse=True)
     unit_of_alert = len(frauds) + key  # its key, unless the alert is right
@@ -127,13 +124,13 @@ def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
     rows = np.zeros((len(frauds) + int(key.max(initial=-1)) + 1, 11))
     rows[: len(frauds), 0] = 1
     for setting in (0, 1):
-        is_here = counts_here & (judged.rule == setting)
-        columns = (is_here, is_here & ~judged.is_immature, is_here & judged.is_right)
+        is_counted = is_in_part & (judged.rule == setting)
+        columns = (is_counted, is_counted & ~judged.is_immature, is_counted & judged.is_right)
         for n, chosen in enumerate(columns):
-            rows[:, 1 + 5 * setting + n] = np.bincount(unit_of_alert[chosen], minlength=len(rows))
+            rows[:, _FIRST_COLUMN[setting] + n] = np.bincount(unit_of_alert[chosen], minlength=len(rows))
         found_frauds = np.unique(fraud_number[fraud[judged.rule[alert] == setting]])
-        rows[found_frauds, 1 + 5 * setting + 3] = 1
-        rows[found_frauds, 1 + 5 * setting + 4] = marks.amount[frauds[found_frauds]]
+        rows[found_frauds, _FIRST_COLUMN[setting] + 3] = 1
+        rows[found_frauds, _FIRST_COLUMN[setting] + 4] = labelled.amount[frauds[found_frauds]]
     return rows[rows.any(axis=1)]
 
 
@@ -142,11 +139,12 @@ Outcome = Literal["better", "within the budget", "not better", "the present sett
 _FINALISTS = 10
 _ROUNDS_MAX = 8  # along the axes; each is a replay of every value of every parameter
 _TIE = 1e-12  # figures that differ by less are equal
+_OVER_BUDGET = -np.inf  # the value of a setting with too many alerts: any other setting is better
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The figure that is to be large. `budget` is the most alerts a day; `review_cost` is taken from the money."""
+    """The figure that the tuning maximises. `budget` is the most alerts a day; `review_cost` reduces the money."""
 
     objective: Objective
     budget: float | None = None
@@ -206,76 +204,80 @@ class Tuned:
 
 
 def tune(
-    bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim,
+    replayer: Replayer, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim,
     skipped: Mapping[str, str] | None = None,
 ) -> Tuned:  # fmt: skip
     """Find the best setting. `pattern` has open parameters, `bound` the present ones. Raises: UsageError."""
     total = prod(len(axis.values) for axis in axes)
     if total > TUNE_SETTINGS_MAX:
         raise UsageError(f"{total:,} settings are over the limit of {TUNE_SETTINGS_MAX:,}; try fewer values (--try)")
-    check_frauds(bench.parts)
-    present = {axis.name: bench.record.params[axis.name] for axis in axes}
-    way, settings, scores, replays = _scored(bench, pattern, bound, axes, aim, present)
+    check_frauds(replayer.parts)
+    present = {axis.name: replayer.record.params[axis.name] for axis in axes}
+    way, settings, scores, replays = _scored(replayer, pattern, bound, axes, aim, present)
     if present not in settings:
-        settings, scores = [present, *settings], joined_scores([replayed_scores(bench, [present]), scores])
+        settings, scores = [present, *settings], joined_scores([replayed_scores(replayer, [present]), scores])
         replays += 1
-    here = settings.index(present)
-    train, validation = (_values(scores[part_number], bench, part_number, aim) for part_number in (0, 1))
+    present_index = settings.index(present)
+    train, validation = (_values(scores[part_number], replayer, part_number, aim) for part_number in (0, 1))
     order = np.lexsort((scores[0].alerts, -train))
-    better = order[(train[order] > -np.inf) & (train[order] > train[here] + _TIE)][:_FINALISTS]
-    if train[here] == -np.inf and not len(better):
-        raise UsageError(_nothing_fits(bench, scores[0], settings, aim))
-    best = int(better[int(np.argmax(validation[better]))]) if len(better) else here
-    if train[here] > -np.inf and validation[best] <= validation[here] + _TIE:
-        best = here
+    better = order[(train[order] > _OVER_BUDGET) & (train[order] > train[present_index] + _TIE)][:_FINALISTS]
+    if train[present_index] == _OVER_BUDGET and not len(better):
+        raise UsageError(_nothing_fits(replayer, scores[0], settings, aim))
+    best = int(better[int(np.argmax(validation[better]))]) if len(better) else present_index
+    if train[present_index] > _OVER_BUDGET and validation[best] <= validation[present_index] + _TIE:
+        best = present_index
     candidate = settings[best]
-    history, all_alerts = bench.replayed([present, candidate])
-    part = bench.parts[-1]
-    judged = judge(history, part.marks, all_alerts, is_sent_only=True)
+    history, all_alerts = replayer.replayed([present, candidate])
+    part = replayer.parts[-1]
+    judged = judge(history, part.labelled, all_alerts, is_sent_only=True)
     *figures, difference = compare(judged, part, aim.objective, aim.review_cost)
-    shown = scores_of(bench, history, all_alerts, 2)
+    shown = scores_of(replayer, history, all_alerts, 2)
     outcome: Outcome = "better" if difference.low > _TIE else "not better"
-    if best == here:
+    if best == present_index:
         outcome = "the present setting is the best"
-    elif train[here] == -np.inf:
+    elif train[present_index] == _OVER_BUDGET:
         outcome = "within the budget"
     spans = [
         Span(each.name, utc_text(each.from_ms), utc_text(each.until_ms), each.days, int(each.frauds.sum()))
-        for each in bench.parts
+        for each in replayer.parts
     ]
     rows = [
-        tuple(_row(shown[part_number], bench, part_number, number, aim) for part_number in range(len(bench.parts)))
+        tuple(
+            _row(shown[part_number], replayer, part_number, number, aim) for part_number in range(len(replayer.parts))
+        )
         for number in (0, 1)
     ]
     return Tuned(
         outcome, way, len(settings), replays, tuple(spans), present, candidate,
         candidate if outcome in ("better", "within the budget") else present,
         rows[0], rows[1], (figures[0], figures[1]), difference, dict(skipped or {}),
-        _tried(settings, scores, bench, aim),
+        _tried(settings, scores, replayer, aim),
     )  # fmt: skip
 
 
-def _tried(settings: Sequence[Setting], scores: Sequence[Scores], bench: Bench, aim: Aim) -> dict[str, list[Any]]:
-    """Return all settings with their figures on train and validation, as columns."""
+def _tried(settings: Sequence[Setting], scores: Sequence[Scores], replayer: Replayer, aim: Aim) -> dict[str, list[Any]]:
+    """Return the tried settings with their figures on train and validation, the parts 0 and 1, as columns. A setting
+    over the aim's budget of alerts has None in place of the value to maximise."""
     columns: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
     for part_number in (0, 1):
-        name, (precision, recall) = bench.parts[part_number].name, _shares(scores[part_number], bench, part_number)
-        values = _values(scores[part_number], bench, part_number, aim)
+        name = replayer.parts[part_number].name
+        precision, recall = _shares(scores[part_number], replayer, part_number)
+        values = _values(scores[part_number], replayer, part_number, aim)
         columns |= {
             f"{name}_alerts": scores[part_number].alerts.tolist(),
             f"{name}_precision": precision.tolist(),
             f"{name}_recall": recall.tolist(),
             f"{name}_money": scores[part_number].money.tolist(),
-            f"{name}_value": [None if value == -np.inf else value for value in values.tolist()],
+            f"{name}_value": [None if value == _OVER_BUDGET else value for value in values.tolist()],
         }
     return columns
 
 
-def _nothing_fits(bench: Bench, train: Scores, settings: Sequence[Setting], aim: Aim) -> str:
+def _nothing_fits(replayer: Replayer, train: Scores, settings: Sequence[Setting], aim: Aim) -> str:
     """Name the setting that comes closest to a budget that none meets, and the next step."""
     assert aim.budget is not None, "only a budget makes a setting unfit"
     fewest = int(np.argmin(train.alerts))
-    a_day = int(train.alerts[fewest]) / bench.parts[0].days if bench.parts[0].days else 0.0
+    a_day = int(train.alerts[fewest]) / replayer.parts[0].days if replayer.parts[0].days else 0.0
     closest = ", ".join(f"{name}={value}" for name, value in settings[fewest].items())
     return (
         f"no setting keeps to the budget of {aim.budget:g} alerts a day on train; of {len(settings):,} the fewest are "
@@ -284,36 +286,37 @@ def _nothing_fits(bench: Bench, train: Scores, settings: Sequence[Setting], aim:
 
 
 def _scored(
-    bench: Bench, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim, present: Setting
+    replayer: Replayer, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
-    """Score the settings in the cheapest valid way. Return the way, the settings, their scores by part, and the
-    replays."""
-    if bench.record.suppress is None and is_divisible(pattern, bound, axes):  # a sent alert suppresses others
-        combined = combined_scores(bench, axes)
+    """Score the settings in the cheapest valid way. Return the way, the settings, their scores by part of the time, and
+    the number of replays. All combinations come from one replay per threshold value if each alert's own values decide
+    under which settings it exists (`is_divisible`). `pattern` has open parameters, `bound` the present values."""
+    if replayer.record.suppress is None and is_divisible(pattern, bound, axes):  # a sent alert suppresses others
+        combined = combined_scores(replayer, axes)
         if combined is not None:
             return "combined", every_setting(axes), *combined
     if prod(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:
         settings = every_setting(axes)
-        return "replayed", settings, replayed_scores(bench, settings), len(settings)
-    return _along_axes(bench, axes, aim, present)
+        return "replayed", settings, replayed_scores(replayer, settings), len(settings)
+    return _along_axes(replayer, axes, aim, present)
 
 
 def _along_axes(
-    bench: Bench, axes: Sequence[Axis], aim: Aim, present: Setting
+    replayer: Replayer, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
     """Search from the present setting: change one parameter at a time until nothing is better on train."""
     settings: list[Setting] = [present]
-    blocks = [replayed_scores(bench, settings)]
-    current, rank = present, _rank(blocks[0][0], bench, aim)[0]
+    blocks = [replayed_scores(replayer, settings)]
+    current, rank = present, _rank(blocks[0][0], replayer, aim)[0]
     for _ in range(_ROUNDS_MAX):
         others = [{**current, axis.name: each} for axis in axes for each in axis.values]
         others = [setting for setting in others if setting not in settings]
         if not others:
             break
-        scores = replayed_scores(bench, others)
+        scores = replayed_scores(replayer, others)
         settings += others
         blocks.append(scores)
-        ranks = _rank(scores[0], bench, aim)
+        ranks = _rank(scores[0], replayer, aim)
         best = max(range(len(others)), key=ranks.__getitem__)
         if ranks[best] <= rank:
             break
@@ -321,37 +324,40 @@ def _along_axes(
     return "along the axes", settings, joined_scores(blocks), len(settings)
 
 
-def _rank(train: Scores, bench: Bench, aim: Aim) -> list[tuple[float, int]]:
+def _rank(train: Scores, replayer: Replayer, aim: Aim) -> list[tuple[float, int]]:
     """Return values that are larger for a better setting: its value on train, then, over the budget, fewer alerts."""
-    values = _values(train, bench, 0, aim).tolist()
+    values = _values(train, replayer, 0, aim).tolist()
     return [
-        (value, 0 if value > -np.inf else -alerts) for value, alerts in zip(values, train.alerts.tolist(), strict=True)
+        (value, 0 if value > _OVER_BUDGET else -alerts)
+        for value, alerts in zip(values, train.alerts.tolist(), strict=True)
     ]
 
 
-def _values(scores: Scores, bench: Bench, part_number: int, aim: Aim) -> NDArray[np.float64]:
-    """Return the figure that is to be large, of each setting; minus infinity over the budget."""
+def _values(scores: Scores, replayer: Replayer, part_number: int, aim: Aim) -> NDArray[np.float64]:
+    """Return the figure that the tuning maximises, of each setting; `_OVER_BUDGET` with too many alerts."""
     numbers = (scores.alerts, scores.alerts - scores.immature, scores.right, scores.frauds, scores.money)
     sums = tuple(each.astype(np.float64) for each in numbers)
-    frauds = np.full(len(scores.alerts), float(bench.parts[part_number].frauds.sum()))
+    frauds = np.full(len(scores.alerts), float(replayer.parts[part_number].frauds.sum()))
     values = objective_values(aim.objective, sums, frauds, aim.review_cost)
     if aim.budget is not None:
-        values = np.where(scores.alerts <= aim.budget * bench.parts[part_number].days, values, -np.inf)
+        values = np.where(scores.alerts <= aim.budget * replayer.parts[part_number].days, values, _OVER_BUDGET)
     return values
 
 
-def _shares(scores: Scores, bench: Bench, part_number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _shares(scores: Scores, replayer: Replayer, part_number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return precision and recall of each setting, 0 if undefined."""
     mature = scores.alerts - scores.immature
-    return scores.right / np.maximum(mature, 1), scores.frauds / max(1, int(bench.parts[part_number].frauds.sum()))
+    return scores.right / np.maximum(mature, 1), scores.frauds / max(1, int(replayer.parts[part_number].frauds.sum()))
 
 
-def _row(scores: Scores, bench: Bench, part_number: int, number: int, aim: Aim) -> Row:
-    """Return the figures of the setting with this number on a part. Over the budget, the value to be large is None."""
-    part, alerts = bench.parts[part_number], int(scores.alerts[number])
+def _row(scores: Scores, replayer: Replayer, part_number: int, number: int, aim: Aim) -> Row:
+    """Return the figures of the setting with this number in one part of the time. A setting over the aim's budget of
+    alerts has None in place of the value to maximise. Immature alerts are too recent to judge, so precision leaves them
+    out."""
+    part, alerts = replayer.parts[part_number], int(scores.alerts[number])
     precision = ratio(int(scores.right[number]), alerts - int(scores.immature[number]))
     recall = ratio(int(scores.frauds[number]), int(part.frauds.sum()))
-    value = float(_values(scores, bench, part_number, aim)[number])
+    value = float(_values(scores, replayer, part_number, aim)[number])
     return Row(
         part.name,
         alerts,
@@ -360,5 +366,5 @@ def _row(scores: Scores, bench: Bench, part_number: int, number: int, aim: Aim) 
         recall,
         f1(precision, recall),
         float(scores.money[number]),
-        None if value == -np.inf else value,
+        None if value == _OVER_BUDGET else value,
     )

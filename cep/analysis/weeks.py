@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cep.analysis.backtest import DAY_MS, Judged, ratio
 from cep.analysis.history import Events
-from cep.analysis.marks import Marks
+from cep.analysis.labelled_events import LabelledEvents
 from cep.base.schema import Kind, Type
 from cep.base.text import utc_text
 from cep.columnar.texts import encoded
@@ -39,22 +39,25 @@ def places_of_day(judged: Judged) -> NDArray[np.int64]:
     return place
 
 
-def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0) -> tuple[dict[str, Any], ...]:
-    """Compute the figures for several daily budgets of alerts. Reviews are in the order of `places_of_day`."""
+def by_budget(
+    judged: Judged, labelled: LabelledEvents, days: int, review_cost: float = 0.0
+) -> tuple[dict[str, Any], ...]:
+    """Compute the figures of a team that reviews only the first alerts of each day, for several daily budgets. Alerts
+    are in the order of `places_of_day`. An immature alert, too recent to judge, does not count for precision."""
     day_position = places_of_day(judged)
     rows: list[dict[str, Any]] = []
     for budget in BUDGETS:
         is_within = day_position < budget
-        bound = judged.bound_row[is_within[judged.bound_alert]]
-        frauds = np.unique(marks.fraud[bound][marks.fraud[bound] >= 0])
+        bound = judged.bound_event_row[is_within[judged.bound_event_alert]]  # the events of these alerts
+        frauds = np.unique(labelled.fraud[bound][labelled.fraud[bound] >= 0])
         alerts, right = int(is_within.sum()), int(judged.is_right[is_within].sum())
-        money = float(marks.amount[frauds].sum())
+        money = float(labelled.amount[frauds].sum())
         rows.append({
             "alerts_a_day": budget,
             "alerts": alerts,
             "mean_alerts_a_day": alerts / days if days else 0.0,
             "precision": ratio(right, alerts - int(judged.is_immature[is_within].sum())),
-            "fraud_recall": ratio(len(frauds), marks.frauds_count),
+            "fraud_recall": ratio(len(frauds), labelled.frauds_count),
             "money_found": money,
             "money_less_reviews": money - review_cost * alerts,
         })  # fmt: skip
@@ -64,15 +67,15 @@ def by_budget(judged: Judged, marks: Marks, days: int, review_cost: float = 0.0)
 
 
 def by_week(
-    judged: Judged, marks: Marks, events: Events, amount: str | None, span: int = 1
+    judged: Judged, labelled: LabelledEvents, events: Events, amount: str | None, span: int = 1
 ) -> tuple[dict[str, Any], ...]:
     """Count events, frauds, alerts and right alerts by week, with quantiles of the money of events. With `span` each
     row covers that many weeks and is named by the first. Cost: one pass over events, one over alerts."""
-    arrived_rows = np.flatnonzero(events.time_ms <= marks.as_of_ms)
-    origin = int(events.time_ms[arrived_rows].min(initial=marks.as_of_ms))
+    arrived_rows = np.flatnonzero(events.time_ms <= labelled.as_of_ms)
+    origin = int(events.time_ms[arrived_rows].min(initial=labelled.as_of_ms))
     numbers, week = np.unique(week_numbers(events.time_ms[arrived_rows], span, origin), return_inverse=True)
     counts = np.bincount(week, minlength=len(numbers))
-    fraud_counts = np.bincount(week[marks.fraud[arrived_rows] >= 0], minlength=len(numbers))
+    fraud_counts = np.bincount(week[labelled.fraud[arrived_rows] >= 0], minlength=len(numbers))
     money = None if amount is None else _money(events.numbers(amount)[arrived_rows], week, len(numbers))
     alerts, right, mature = _alerts_by_week(judged, numbers, week_numbers(judged.detected_ms, span, origin))
     rows: list[dict[str, Any]] = []
@@ -137,11 +140,10 @@ _VALUES = 5  # of a text: the most frequent ones of the whole time
 
 @dataclass(frozen=True, slots=True)
 class FieldDrift:
-    """The values of a field week by week. `values` are the texts with shares, empty for a number.
-
-    A week has `events` of the types with the field, `missing` ones without a value, and of the others `quantiles` (see
-    QUANTILES) or `shares` and `distinct`, None if there are no others.
-    """
+    """The values of a field week by week. `event_types` have the field, conditions of `rules` read it, and `values` are
+    the frequent texts whose shares are given, empty for a number. A week has `events` of these types, `missing` of them
+    without a value. A week of a number has its `quantiles` (QUANTILES); of a text `shares`, one for each of `values`,
+    and `distinct`, the count of different texts."""
 
     field: str
     event_types: tuple[str, ...]

@@ -110,7 +110,7 @@ class Quality:
         if alert_cost is not None and not alert_cost >= 0:
             raise UsageError(f"alert_cost {alert_cost}: a number of frauds for an alert, like 0.01")
         spared = [each.rule for each in self.figures.rules if each.status == SHADOW]
-        return prune(self._measured.judged, self._measured.marks, tolerance, alerts_max, alert_cost, spared)
+        return prune(self._measured.judged, self._measured.labelled, tolerance, alerts_max, alert_cost, spared)
 
     def _measured_by(self, other: Quality) -> Measured:
         return other._measured

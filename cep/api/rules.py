@@ -20,7 +20,7 @@ from cep.analysis.measure import Terms as MeasureTerms
 from cep.analysis.measure import episodes_of, measure
 from cep.analysis.one_rule import OneRule, Replays, drawn, one_rule_of
 from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
-from cep.analysis.sweep import Bench, axes_of, skipped_params
+from cep.analysis.sweep import Replayer, axes_of, skipped_params
 from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts, Picture
 from cep.api.events import HistoryForms, ReplayForms, Source, open_source, parted, warn_of, warn_of_replay
@@ -291,8 +291,8 @@ class Rules:
         measured = measure(self._given.deployment, source.pieces, labelled, terms, Terminal(quiet=True), fields)
         warn_of_replay(measured.history.replayed, given)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))
-        history, marks = measured.history, measured.marks
-        return suggest(history.events, marks, source.pieces, key, search, detected_now, measured.marks_at)
+        events, frauds = measured.history.events, measured.labelled
+        return suggest(events, frauds, source.pieces, key, search, detected_now, measured.labelled_at)
 
     def tune(
         self, rule_id: str, events: Any, labels: Any, *, objective: Objective = "f1",
@@ -316,10 +316,10 @@ class Rules:
         labelled = _labels(source, labels, terms, rule.deployment.schema)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
         warn_of_replay(measured.history.replayed, given)
-        parts = parts_of_time(measured.history.events, measured.marks, gap_ms, measured.marks_at)
-        bench = Bench(rule.record, rule.lists, source.pieces, measured.marks, tuple(parts), terms.cores, console)
+        parts = parts_of_time(measured.history.events, measured.labelled, gap_ms, measured.labelled_at)
+        replayer = Replayer(rule.record, rule.lists, source.pieces, measured.labelled, parts, terms.cores, console)
         skipped = skipped_params(rule.pattern, rule.record.params, axes, tries or {})
-        return tune(bench, rule.pattern, rule.bound, axes, Aim(objective, budget, review_cost), skipped)
+        return tune(replayer, rule.pattern, rule.bound, axes, Aim(objective, budget, review_cost), skipped)
 
     def _one_rule(self, rule_id: str) -> OneRule:
         rules = self._given

@@ -171,7 +171,7 @@ def run_prune(options: argparse.Namespace) -> int:
     measured = _measured(options, errors)
     alerts_max = None if budget is None else budget * measured.figures.about["days"]
     spared = [each.rule for each in measured.figures.rules if each.status == SHADOW]
-    pruned = prune(measured.judged, measured.marks, options.tolerance, alerts_max, options.alert_cost, spared)
+    pruned = prune(measured.judged, measured.labelled, options.tolerance, alerts_max, options.alert_cost, spared)
     _print(pruned, Terminal(highlight=False, soft_wrap=True))
     if options.json is not None:
         write_json(asdict(pruned), options.json)

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     schema = deployment.schema
     fields = fields_of(schema)
     parts = key_fields(options.key, fields, schema)
-    wanted = replace(wanted, named=_last_name(deployment, options.out))
+    wanted = replace(wanted, last_number=_last_name(deployment, options.out))
     given = given_events(options, schema)
     terms = replace(terms_of(options), episode_gap_ms=0)  # each labelled event is to be found
     pieces_of = terms.period.reader(given)
@@ -95,10 +95,10 @@ def run(options: argparse.Namespace) -> int:
     more = (*parts, *(name for name in fields if name not in left_out))
     measured = measure(deployment, pieces_of, labels, terms, errors, more)
     present = np.asarray(measured.judged.has_detected.any(axis=0))
-    events, marks = measured.history.events, measured.marks
+    events, labelled = measured.history.events, measured.labelled
     with shown_progress(errors, "mining", None) as report:
         outcome = suggest(
-            events, marks, pieces_of, options.key, wanted, present, measured.marks_at,
+            events, labelled, pieces_of, options.key, wanted, present, measured.labelled_at,
             lambda count, total: report("mining", count, total),
         )  # fmt: skip
     console = Terminal(highlight=False, soft_wrap=True)

@@ -83,9 +83,9 @@ def run(options: argparse.Namespace) -> int:
     gap_ms = rule.gap_ms if options.gap is None else length_ms("--gap", options.gap)
     records = given_events(options, rule.deployment.schema)
     measured = rule.measure(records, options.labels, terms, errors)
-    parts = parts_of_time(measured.history.events, measured.marks, gap_ms, measured.marks_at)
+    parts = parts_of_time(measured.history.events, measured.labelled, gap_ms, measured.labelled_at)
     skipped = skipped_params(rule.pattern, rule.record.params, axes, tries)
-    tuned = tune(rule.bench(records, measured, parts, terms, errors), rule.pattern, rule.bound, axes, aim, skipped)
+    tuned = tune(rule.replayer(records, measured, parts, terms, errors), rule.pattern, rule.bound, axes, aim, skipped)
     console = Terminal(highlight=False, soft_wrap=True)
     _print(tuned, gap_ms, aim, console)
     if options.json is not None:

@@ -105,19 +105,20 @@ def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
 def runs_of_key(
     pages: Iterable[StoredPage], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
 ) -> Iterator[RunFacts]:
-    """Yield the runs of one key in every domain, and each event that rules share instead of runs.
-
-    `programs` are the programs of the rules in force, by domain for each level; a rule is in one of them. Runs of
-    removed rules are left out. Raises: StateError for an unreadable page.
-    """
-    for page in pages:
+    """Yield the runs of one key in every domain, and each start event that is stored once for several rules that begin
+    alike, instead of a run of each. `programs` are the compiled rules in force, by domain, for each level (rules of a
+    later level read the events that earlier ones emit). Runs of removed rules are left out. Raises: StateError for an
+    unreadable page."""
+    for page in pages:  # a page has the stored state of a group of keys
         stored = decode_page(page.content)
         names = stored.keys.to_pylist()
         if key not in names:
             continue
         for program in (level[page.domain] for level in programs if page.domain in level):
             keyed_state, _ = migrate_state(stored, program)
-            for run in np.flatnonzero((keyed_state.run_key == names.index(key)) & ~keyed_state.notes).tolist():
+            is_of_key = keyed_state.run_key == names.index(key)
+            # A note only records that a rule has processed a shared event.
+            for run in np.flatnonzero(is_of_key & ~keyed_state.notes).tolist():
                 yield _facts(program, page.domain, keyed_state, run)
 
 
@@ -137,11 +138,12 @@ def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: in
 def _start_facts(
     program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int, expires: str | None
 ) -> RunFacts:
-    """Describe an event of a prefix that several rules share, with the variables and waits of these rules."""
-    shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]
+    """Describe a stored start event that several rules share, because they begin with the same steps: the variable that
+    it has in each rule, and the variables for which each rule waits next."""
+    shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]  # numbered after the rules
     rules = [program.rules[number] for number in shared.rules]
-    entered = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]
-    if len(shared.predicates) > 1:
+    entered = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]  # NFA states
+    if len(shared.predicates) > 1:  # the row's ordinal has a bit for each condition; a step with its bit enters a state
         holds = keyed_state.runs[run, y.RUN_ORDINAL] >> shared.steps[:, STEP_BIT] & 1 != 0
         targets = shared.steps[holds, STEP_TARGET].tolist()
         rules = [rule for rule in rules for _ in targets]
@@ -193,11 +195,10 @@ def _variable(program: Program, rule: RuleProgram, nfa_state: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BusyKey:
-    """The runs of one rule on one key. `fullness` is the share of the nearer limit: at 1 the oldest runs are dropped.
-
-    `bound` counts events, each step of a run once however many runs share it. With `SHARED` as the rule it is 0, and
-    `runs` are events that begin a run of several rules.
-    """
+    """The runs of one rule on one key. A key's runs and their bound events have limits; `fullness` is how much of the
+    nearer one is used: at 1 the oldest runs are dropped. `bound` counts events, each step of a run once however many
+    runs share it. The rule `SHARED` stands for start events that are stored once for all rules that begin alike: `runs`
+    counts them, and `bound` is 0."""
 
     rule_id: str
     version: int
@@ -215,12 +216,13 @@ def busiest_keys(pages: Iterable[StoredPage], count: int) -> list[BusyKey]:
 
 
 def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
-    """Yield the `count` busiest rules and keys of one page. Only these become objects."""
+    """Yield the `count` pairs of a rule and a key that are nearest to a limit, of one page (the stored state of a group
+    of keys). The rule is SHARED for start events that are stored once for several rules."""
     keyed_state = decode_page(page.content)
-    pair = keyed_state.run_rule.astype(np.int64) * len(keyed_state.keys) + keyed_state.run_key
-    pairs, pair_of_node = np.unique(pair, return_inverse=True)
-    runs = np.bincount(pair_of_node, keyed_state.is_run, len(pairs)).astype(np.int64)
-    bound = np.bincount(_owners(keyed_state, pair_of_node), minlength=len(pairs))
+    rule_and_key = keyed_state.run_rule.astype(np.int64) * len(keyed_state.keys) + keyed_state.run_key
+    pairs, pair_of_run = np.unique(rule_and_key, return_inverse=True)
+    runs = np.bincount(pair_of_run, keyed_state.is_run, len(pairs)).astype(np.int64)
+    bound = np.bincount(_owners(keyed_state, pair_of_run), minlength=len(pairs))
     fullness = np.maximum(runs / RUNS_PER_KEY_MAX, bound / NODES_PER_KEY_MAX)
     for number in np.argsort(-fullness, kind="stable")[:count].tolist():
         slot, key = divmod(int(pairs[number]), len(keyed_state.keys))
@@ -232,13 +234,14 @@ def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
         )
 
 
-def _owners(keyed_state: KeyedState, pair: Int64) -> Int64:
-    """Assign each bound event to a rule and key whose runs need it. `pair` numbers the rule and key of each run."""
+def _owners(keyed_state: KeyedState, pair_of_run: Int64) -> Int64:
+    """Return for each node, an event that runs have bound, the number of the rule and key whose runs need it, so that
+    it is counted once. Events that several rules share are stored without nodes."""
     owners = np.full(len(keyed_state.nodes), -1, np.int64)
     is_shared = np.array([bool(shares(identity)) for identity, _, _ in keyed_state.layout.rules], np.bool_)
     belongs = keyed_state.is_run & ~is_shared[keyed_state.run_rule]
-    nodes, pairs = keyed_state.runs[belongs, y.RUN_NODE], pair[belongs]
-    while len(nodes):
+    nodes, pairs = keyed_state.runs[belongs, y.RUN_NODE], pair_of_run[belongs]
+    while len(nodes):  # from the newest event of every run at once to the events before
         is_new = nodes >= 0
         is_new[is_new] = owners[nodes[is_new]] < 0
         nodes, pairs = nodes[is_new], pairs[is_new]

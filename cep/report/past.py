@@ -58,8 +58,9 @@ class RulesWithHistories:
                 self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
 
     def retained(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Return the event types and the retention time of a span code (store.py), and the rules that need these
-        events."""
+        """Return the event types and the retention time of a span code, and the rules that need these events. The code
+        is the power of two (ms) above the time that an event is kept; only windows that are counted event by event, or
+        the `retain` of a type, keep events."""
         readers = [
             (column.expr.event_type, column.span_ms, rules)
             for column, rules in self._columns
@@ -92,25 +93,27 @@ class RulesWithHistories:
         )
 
 
-def parts_of(histories: Histories, askers: RulesWithHistories) -> Iterator[PastPart]:
-    """Divide the past of one page into parts by rule; the same part may come several times."""
+def parts_of(histories: Histories, rules: RulesWithHistories) -> Iterator[PastPart]:
+    """Divide the stored past of one page (a group of keys) into parts by the rules that need them; the same part may
+    come several times. Panes are partial aggregates of one time slice, pinned events can each become a result by
+    themselves, and carried tallies are running counts or sums that replace events."""
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0
         if segment.panes:
-            yield PastPart("panes", *askers.panes(segment.panes), len(segment), size)
+            yield PastPart("panes", *rules.panes(segment.panes), len(segment), size)
             continue
         for code, count in segment.spans.items():
-            yield PastPart("kept events", *askers.retained(code), count, round(size * count / len(segment)))
+            yield PastPart("kept events", *rules.retained(code), count, round(size * count / len(segment)))
     pinned = histories.pinned
     codes, counts = np.unique(pinned.event_type, return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
-        yield PastPart("pinned events", *askers.pinned(code), count, round(pinned.nbytes * count / len(pinned)))
+        yield PastPart("pinned events", *rules.pinned(code), count, round(pinned.nbytes * count / len(pinned)))
     sizes: Mapping[str, tuple[int, int]] = {
         **{name: (int((tally[:, 0] != 0).sum()), tally.nbytes) for name, tally in histories.tallies.items()},
         **{name: (len(entries), entries.nbytes) for name, entries in histories.sub_tallies.items()},
     }
     for name, (count, size) in sizes.items():
-        yield PastPart("carried", *askers.tallied(name), count, size)
+        yield PastPart("carried", *rules.tallied(name), count, size)
 
 
 def joined(parts: Iterable[PastPart]) -> tuple[PastPart, ...]:
@@ -152,8 +155,9 @@ _SUB_KEYS_SHOWN = 5  # of each history
 
 @dataclass(frozen=True, slots=True)
 class PastShare:
-    """The size of the retained past of a key domain. `size` is bytes of segments, `head_size` of heads; `panes` are
-    rows of panes, which replace the events of approximate functions. `parts` divide it by rule."""
+    """The size of the past events that a key domain keeps. It is stored in pages, each for a group of `keys`: a page
+    has segments (blocks of events, `size` in bytes) and a head that refers to them (`head_size`). `panes` counts rows
+    of panes (partial aggregates of a time slice), which replace events. `parts` divide it by rule."""
 
     domain: KeyDomain
     pages: int
@@ -179,8 +183,9 @@ class KeyPast:
 
 
 def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
-    """Measure the retained past by key domain. A key counts if it has a carried sum or a pinned event. `programs` are
-    as in runs_of_key. Raises: StateError."""
+    """Measure the stored past by key domain, from the heads of its pages (groups of keys). A key counts if it has a
+    carried sum, which replaces events, or a pinned event, which can become a result by itself. `programs` are the
+    compiled rules by domain, for each level of rules. Raises: StateError."""
     shares: dict[KeyDomain, PastShare] = {}
     readers: dict[KeyDomain, RulesWithHistories] = {}
     for past in pasts:
@@ -208,7 +213,9 @@ def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomai
 def past_of_key(
     pasts: Iterable[StoredPast], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
 ) -> Iterator[KeyPast]:
-    """Yield the retained past of one key in every domain. Raises: StateError."""
+    """Yield the stored past of one key in every domain: events, tallies (running sums that replace events) and panes
+    (partial aggregates of a time slice). `programs` are the compiled rules by domain, for each level of rules. Raises:
+    StateError."""
     for past in pasts:
         readers = [level[past.domain] for level in programs if past.domain in level]
         if not readers:
@@ -216,16 +223,16 @@ def past_of_key(
         histories = decode_head(past.head, _loader(past))
         rows = [_of_key(Block(histories.keys, histories.pinned), key)]
         rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes]
-        panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
+        pane_count = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
         events = sorted((e for part in rows for e in _events(part, readers[0])), key=lambda e: e["event_time"])
         unique = [e for n, e in enumerate(events) if n == 0 or e != events[n - 1]]
         tallies = tuple(
             {name: value for program in readers for name, value in _tallies(histories, key, program)}.items()
         )
-        if unique or tallies or panes:
+        if unique or tallies or pane_count:
             clock_ms = histories.facts.clock_ms
             clock = utc_text(clock_ms) if EVENT_TIME_MS_MIN <= clock_ms <= EVENT_TIME_MS_MAX else ""
-            yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]), panes)
+            yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]), pane_count)
 
 
 def _unread(segment: StoredSegment) -> Block:
@@ -260,7 +267,8 @@ def _in_words(value: Any, type_: Type) -> Any:
 
 
 def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple[str, int | float]]:
-    """Yield (history, value) of each carried tally of a key."""
+    """Yield the value of each carried tally of a key (a running count or sum of a history that replaces its events), by
+    the text of its history. A history that groups by a field has one for each of the first sub-keys."""
     names = histories.keys.to_pylist()
     if key not in names or program.histories is None:
         return

@@ -115,9 +115,9 @@ def _sweep(members: list[int], ways: list[_Way], heights: list[float]) -> None:
 
 
 def _box(automaton: Automaton, number: int, place: tuple[int, int]) -> str:
-    """Draw the box of one NFA state, with a double border if a match may end there."""
+    """Draw the box of one state of a pattern's automaton, with a double border if a match may end there."""
     x, y = place
-    is_end = number == len(automaton.positions)
+    is_end = number == len(automaton.positions)  # the box after the states: the awaited absence has lasted long enough
     name = "nothing came" if is_end else state_name(automaton, number)
     loops = not is_end and automaton.positions[number].loops
     accepts = is_end or automaton.positions[number].accepts

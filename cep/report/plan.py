@@ -50,22 +50,20 @@ _PANE_ROWS_MAX = {
 
 @dataclass(frozen=True, slots=True)
 class VariablePlan:
-    """The condition of a variable, split into the part that reads only the event and the part that needs the run."""
+    """The condition of a variable, split into the terms that read only the event and the terms that need the run."""
 
     name: str
     event_type: str
-    alone: tuple[Expr, ...]
+    on_event: tuple[Expr, ...]
     with_run: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """The estimated past of a busy key.
-
-    `events` of `event_bytes` are in the pattern's window, if any window needs them; `pinned` single events decide a
-    value alone; `carried_bytes` are of tallies and of the values around ranks; `pane_rows` of approximate functions
-    stop growing when a window has every possible code.
-    """
+    """The estimated stored past of a busy key. `events` of `event_bytes` each are stored for windows; `pinned` counts
+    further single events, each of which is a result, such as a `last(…)`. `tallies` (running counts or sums) replace
+    events: `carried_bytes` is the size of tallies and of the values around medians. `pane_rows` are rows of panes,
+    partial aggregates of a time slice for approximate functions."""
 
     events: int
     event_bytes: int
@@ -140,18 +138,19 @@ def plan(
         if bound is None or reasons:
             refused.append((pattern.name, "; ".join(reasons)))
         else:
-            planned_patterns.append(_pattern(bound, schema, events))
+            planned_patterns.append(_pattern_plan(bound, schema, events))
     users: dict[Expr, list[str]] = {}
     for planned in planned_patterns:
         for variable in planned.variables:
-            for part in variable.alone:
-                users.setdefault(part, []).append(f"{planned.pattern.name}.{variable.name}")
-    shared = tuple((show_expr(part), tuple(names)) for part, names in users.items() if len(names) > 1)
+            for condition in variable.on_event:
+                users.setdefault(condition, []).append(f"{planned.pattern.name}.{variable.name}")
+    shared = tuple((show_expr(condition), tuple(names)) for condition, names in users.items() if len(names) > 1)
     written = sum(len(names) for names in users.values())
-    return Plan(tuple(planned_patterns), shared, written, len(users), tuple(refused))
+    return Plan(tuple(planned_patterns), shared, written, conditions_evaluated=len(users), refused=tuple(refused))
 
 
-def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
+def _pattern_plan(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
+    """Estimate the cost of a pattern for a key with `events` events in its window."""
     automaton = build(bound.structure)
     program = compile_rules(schema, bound.key, (DeployedRule("plan", 1, 0, "", bound),))
     branches, variables = _branches(automaton, bound), _variables(bound, schema)
@@ -171,18 +170,21 @@ def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
         events=events,
         instructions_event=len(program.vector.code),
         instructions_run=sum(len(v.with_run) for v in variables),
-        past=_past(program.histories, events),
+        past=_past_plan(program.histories, events),
     )
 
 
-def _past(histories: HistoryPlan | None, events: int) -> PastPlan | None:
+def _past_plan(histories: HistoryPlan | None, events: int) -> PastPlan | None:
+    """Estimate the stored past of a key with `events` events in its window, as its histories (such as `count(…)`) need
+    it: events; tallies (running sums); bands (the values around a median); panes (partial aggregates of a time slice);
+    and single events, such as a `last(…)`, which are pinned."""
     if histories is None or not histories.histories:
         return None
-    windowed = [h for h in histories.histories if not h.is_single and not h.is_approximate]
-    tallies, bands = {h.tally for h in windowed if h.tally}, {h.band for h in windowed if h.ranked}
+    by_event = [h for h in histories.histories if not h.is_single and not h.is_approximate]
+    tallies, bands = {h.tally for h in by_event if h.tally}, {h.band for h in by_event if h.ranked}
     pane_rows_max = [_PANE_ROWS_MAX[h.expr.fn] for h in histories.panes.values() if h.is_approximate]
     return PastPlan(
-        events=min(events, histories.events_max) if windowed else 0,
+        events=min(events, histories.events_max) if by_event else 0,
         event_bytes=_PAST_FIXED_BYTES + _SLOT_BYTES * len(histories.stored_columns),
         pinned=sum(1 for h in histories.histories if h.is_single),
         tallies=len(tallies),
@@ -205,8 +207,8 @@ def _variables(bound: PatternIR, schema: Schema) -> tuple[VariablePlan, ...]:
     variables: list[VariablePlan] = []
     for variable in bound.variables:
         parts = conjuncts(variable.where, facts)
-        alone, with_run = (tuple(p for p in parts if needs_run(p) == needs) for needs in (False, True))
-        variables.append(VariablePlan(variable.name, variable.event_type, alone, with_run))
+        on_event, with_run = (tuple(p for p in parts if needs_run(p) == needs) for needs in (False, True))
+        variables.append(VariablePlan(variable.name, variable.event_type, on_event, with_run))
     return tuple(variables)
 
 
@@ -241,7 +243,8 @@ def state_name(automaton: Automaton, number: int) -> str:
 
 
 def wait_text(wait: Wait) -> str:
-    """Describe after the arrow how a run may continue: the link, counts, bounds and guards of a wait."""
+    """Describe one way in which a run may continue, as the label of an arrow between two states: the link, counts,
+    bounds and guards of a wait. A wait without a target leads to the end, because an event has not come."""
     if wait.target is None:
         parts = ["directly after" if wait.link is Link.NEXT else "when the window closes"]
     else:
@@ -290,6 +293,7 @@ def _position(automaton: Automaton, number: int, position: Position) -> list[str
 
 
 def _pattern_lines(planned: PatternPlan) -> str:
+    """Write the plan of one pattern: its automaton, its conditions, and the cost of a busy key."""
     pattern, automaton = planned.pattern, planned.automaton
     lines = [f"pattern {pattern.name} by {', '.join(pattern.key)}"]
     lines += [f"  {line}" for line in pattern.doc.splitlines()]
@@ -303,7 +307,7 @@ def _pattern_lines(planned: PatternPlan) -> str:
     lines.append("  conditions")
     for variable in planned.variables:
         lines.append(f"    {variable.name}: {variable.event_type}")
-        lines += [f"      event  {show_expr(part)}" for part in variable.alone]
+        lines += [f"      event  {show_expr(part)}" for part in variable.on_event]
         lines += [f"      run    {show_expr(part)}" for part in variable.with_run]
     runs = "one for each event that can start it" if not planned.branches else "may double with each event"
     lines += [

@@ -221,7 +221,7 @@ def suggested(form: str, seed: int, folder: Path) -> Suggested:
     labels = labels_of_column([table], "is_fraud", schema)
     measured = measure(deployment, pieces_of, labels, Terms(episode_gap_ms=0), Console(quiet=True), fields)
     settings = Wanted(3 if form in ("burst", "passed") else 2, 3, PRECISION, zone="Europe/Madrid")
-    return suggest(measured.history.events, measured.marks, pieces_of, key, settings)
+    return suggest(measured.history.events, measured.labelled, pieces_of, key, settings)
 
 
 def is_found(answer: Suggested) -> bool:

@@ -22,7 +22,7 @@ from cep.analysis.curves import Curve, Line, Point, curves, lines, pairs
 from cep.analysis.figure_charts import near_lines, threshold_curves, threshold_pairs
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, amount_field, measure
-from cep.analysis.sweep import Bench, number_of, numeric_axes
+from cep.analysis.sweep import Replayer, number_of, numeric_axes
 from cep.analysis.weeks import by_budget
 from cep.api.replay import GivenRules
 from cep.base.errors import UsageError
@@ -67,9 +67,9 @@ def as_oracle(each: Figures) -> dict[str, Any]:
 @pytest.mark.parametrize("terms", [Terms(), Terms(as_of_ms=START_MS + 13 * DAY_MS, maturity_ms=5 * DAY_MS)])
 def test_figures_are_those_of_duckdb(seed: int, terms: Terms, tmp_path: Path) -> None:
     measured, events, labels = measured_by(seed, tmp_path, terms)
-    alerts, marks, test = measured.history.replayed.alerts, measured.marks, measured.figures
+    alerts, labelled, test = measured.history.replayed.alerts, measured.labelled, measured.figures
     assert alerts.num_rows > 30
-    views = oracle.views(alerts, events, labels, marks.as_of_ms, marks.maturity_ms)
+    views = oracle.views(alerts, events, labels, labelled.as_of_ms, labelled.maturity_ms)
     assert [each.rule for each in test.rules] == list(NAMES)
     for each in (*test.rules, test.together):
         expected = oracle.figures(views, None if each.rule == ALL else each.rule)
@@ -105,8 +105,8 @@ def test_figures_are_those_of_duckdb(seed: int, terms: Terms, tmp_path: Path) ->
 
 def test_keys_with_a_fraud(tmp_path: Path) -> None:
     measured, events, labels = measured_by(3, tmp_path, Terms())
-    marks = measured.marks
-    views = oracle.views(measured.history.replayed.alerts, events, labels, marks.as_of_ms, marks.maturity_ms)
+    labelled = measured.labelled
+    views = oracle.views(measured.history.replayed.alerts, events, labels, labelled.as_of_ms, labelled.maturity_ms)
     (small_large,) = (each for each in measured.figures.rules if each.rule == "small_large")
     right = views.sql("select count(distinct key) from d where is_right and rule_id = 'small_large'").fetchall()[0][0]
     whole = views.sql("select count(distinct card_id) from f").fetchall()[0][0]
@@ -183,10 +183,10 @@ def test_labels_of_a_column_are_one_fraud_by_key_and_gap(gap_ms: int, tmp_path: 
             episodes.append([])
         episodes[-1].append(amount)
         before = (card, time_ms)
-    marks = measured.marks
-    assert 0 < marks.frauds_count == len(episodes) < len(rows)
-    assert sorted(marks.amount.tolist()) == pytest.approx(sorted(map(sum, episodes)))
-    assert marks.money.sum() == pytest.approx(marks.amount.sum())
+    labelled = measured.labelled
+    assert 0 < labelled.frauds_count == len(episodes) < len(rows)
+    assert sorted(labelled.amount.tolist()) == pytest.approx(sorted(map(sum, episodes)))
+    assert labelled.money.sum() == pytest.approx(labelled.amount.sum())
 
 
 def test_a_report_that_comes_early_counts_no_more_than_one_that_is_missing(tmp_path: Path) -> None:
@@ -280,20 +280,20 @@ def test_alerts_as_sent_are_those_of_a_job(seed: int, tmp_path: Path) -> None:
     as_of_ms = draw.choice([None, START_MS + 15 * DAY_MS])
     maturity_ms = draw.choice([None, 0, 3 * DAY_MS])
     measured = measured_as_sent(tmp_path, labels, Terms(as_of_ms=as_of_ms, maturity_ms=maturity_ms))
-    alert_ids = {each["alert_id"] for each in sent if utc_ms(each["detected_at"]) <= measured.marks.as_of_ms}
+    alert_ids = {each["alert_id"] for each in sent if utc_ms(each["detected_at"]) <= measured.labelled.as_of_ms}
     rows = pa.array(measured.judged.row)
     assert set(measured.history.replayed.alerts["alert_id"].take(rows).to_pylist()) == alert_ids
     figures = measured.figures
     assert figures.together.alerts == len(alert_ids) <= figures.all_matches.together.alerts
     by_rule = {name: sum(each["rule_id"] == name and each["alert_id"] in alert_ids for each in sent) for name in RULES}
     assert {each.rule: each.alerts for each in figures.rules} == by_rule
-    unlimited = by_budget(measured.judged, measured.marks, figures.about["days"])[-1]
+    unlimited = by_budget(measured.judged, measured.labelled, figures.about["days"])[-1]
     assert unlimited["alerts"] <= len(alert_ids)
     if as_of_ms is None:
         assert figures.all_matches.together.alerts - len(alert_ids) == sum(figures.about["matches_not_sent"].values())
-    mature = measured.marks.is_mature[measured.judged.bound_row]
+    mature = measured.labelled.is_mature[measured.judged.bound_event_row]
     has_immature = np.zeros(len(alert_ids), np.bool_)
-    has_immature[measured.judged.bound_alert[~mature]] = True
+    has_immature[measured.judged.bound_event_alert[~mature]] = True
     assert figures.together.precision.whole == int((~has_immature).sum())
 
 
@@ -335,15 +335,17 @@ class History:
 
     def bench(
         self, params: dict[str, ParamValue], of: tuple[str, str] = (PATTERNS, "probes")
-    ) -> tuple[Bench, Figures, int]:
+    ) -> tuple[Replayer, Figures, int]:
         """Return a bench over the whole time, the figures of the rule with these parameters, and the days."""
         record = upsert(*of).model_copy(update={"params": params})
         deployment = deploy([record])
         assert deployment.set_aside == ()
         labels = labels_of_column([self.events], "is_fraud", deployment.schema)
         measured = measure(deployment, partial(read_pieces, self.path), labels, Terms(), SILENT)
-        whole = whole_time(measured.history.events, measured.marks)
-        bench = Bench(record, ((), ListStore()), partial(read_pieces, self.path), measured.marks, (whole,), 2, SILENT)
+        whole = whole_time(measured.history.events, measured.labelled)
+        bench = Replayer(
+            record, ((), ListStore()), partial(read_pieces, self.path), measured.labelled, (whole,), 2, SILENT
+        )
         return bench, measured.figures.rules[0], measured.figures.about["days"]
 
 
@@ -478,14 +480,14 @@ def test_pairs_are_replays_and_their_front_is_that_of_all_cells(history: History
 PRESENT_LARGE = {"large": 320.5, "small_large": 300.0}
 
 
-def bench_of(name: str, path: Path) -> tuple[Bench, Measured, tuple[Line, ...]]:
+def bench_of(name: str, path: Path) -> tuple[Replayer, Measured, tuple[Line, ...]]:
     """Return the rule with its present threshold, its results and its lines."""
     record = upsert(SOURCE, name).model_copy(update={"params": {"large": PRESENT_LARGE[name]}})
     deployment, events = deploy([record]), pq.read_table(path)
     labels = labels_of_column([events], "is_fraud", deployment.schema)
     measured = measure(deployment, partial(read_pieces, path), labels, Terms(), SILENT)
-    whole = whole_time(measured.history.events, measured.marks)
-    bench = Bench(record, ((), ListStore()), partial(read_pieces, path), measured.marks, (whole,), 2, SILENT)
+    whole = whole_time(measured.history.events, measured.labelled)
+    bench = Replayer(record, ((), ListStore()), partial(read_pieces, path), measured.labelled, (whole,), 2, SILENT)
     axes = numeric_axes(load_text(SOURCE, "p").patterns[name], record.params)
     return bench, measured, lines(bench, axes)
 
@@ -498,11 +500,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def large(path: Path) -> tuple[Bench, Measured, tuple[Line, ...]]:
+def large(path: Path) -> tuple[Replayer, Measured, tuple[Line, ...]]:
     return bench_of("large", path)
 
 
-def test_intervals_of_one_event_are_a_histogram(path: Path, large: tuple[Bench, Measured, tuple[Line, ...]]) -> None:
+def test_intervals_of_one_event_are_a_histogram(path: Path, large: tuple[Replayer, Measured, tuple[Line, ...]]) -> None:
     (line,) = large[2]
     assert (line.param, line.present) == ("large", 320.5)
     assert [each.is_inside for each in line.intervals] == [False] * 6 + [True] * 6
@@ -535,13 +537,13 @@ def test_intervals_of_a_sequence_are_what_two_replays_differ_in(path: Path) -> N
             assert each.alerts == count
 
 
-def test_each_alert_of_the_rule_is_inside_once(large: tuple[Bench, Measured, tuple[Line, ...]]) -> None:
+def test_each_alert_of_the_rule_is_inside_once(large: tuple[Replayer, Measured, tuple[Line, ...]]) -> None:
     _, measured, (line,) = large
     inside = sum(each.alerts for each in line.intervals if each.is_inside)
     assert inside + line.further == measured.figures.rules[0].alerts
 
 
-def test_samples_stand_just_beside_the_line(path: Path, large: tuple[Bench, Measured, tuple[Line, ...]]) -> None:
+def test_samples_stand_just_beside_the_line(path: Path, large: tuple[Replayer, Measured, tuple[Line, ...]]) -> None:
     (line,) = large[2]
     assert {sample.is_inside for sample in line.samples} == {True, False}
     assert len(line.samples) <= 12

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from cep.analysis.history import Events
+from cep.analysis.labelled_events import LabelledEvents, key_field, label_events
 from cep.analysis.labels import label_words, labels_of_column, labels_of_table, read_labels
-from cep.analysis.marks import Marks, key_field, mark_events
 from cep.analysis.measure import Measured, Terms, check_unread, measure, measure_files, warnings_of
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
@@ -54,9 +54,9 @@ def events_of(*rows: tuple[str, int, float]) -> Events:
     )
 
 
-def marks_of(events: Events, rows: list[dict[str, Any]], **terms: Any) -> Marks:
+def marks_of(events: Events, rows: list[dict[str, Any]], **terms: Any) -> LabelledEvents:
     labels = labels_of_table(pa.Table.from_pylist(rows), SCHEMA, "labels")
-    return mark_events(events, labels, key_field(labels, (("card_id",),)), "amount", **terms)
+    return label_events(events, labels, key_field(labels, (("card_id",),)), "amount", **terms)
 
 
 def test_an_episode_is_one_fraud_and_a_label_alone_is_another() -> None:
@@ -67,11 +67,11 @@ def test_an_episode_is_one_fraud_and_a_label_alone_is_another() -> None:
         {"event_id": "t3", "episode": None},
         {"event_id": "nobody", "episode": "x"},
     ]
-    marks = marks_of(events, rows)
-    assert marks.fraud.tolist() == [0, 0, -1, 1]
-    assert marks.amount.tolist() == [30, 40]
-    assert (marks.first_ms.tolist(), marks.last_ms.tolist()) == ([1, 9], [5, 9])
-    assert marks.unmatched_count == 1
+    labelled = marks_of(events, rows)
+    assert labelled.fraud.tolist() == [0, 0, -1, 1]
+    assert labelled.amount.tolist() == [30, 40]
+    assert (labelled.first_ms.tolist(), labelled.last_ms.tolist()) == ([1, 9], [5, 9])
+    assert labelled.unmatched_count == 1
 
 
 def test_a_label_says_its_own_amount_kind_and_verdict() -> None:
@@ -81,23 +81,23 @@ def test_a_label_says_its_own_amount_kind_and_verdict() -> None:
         {"event_id": "t1", "label": "no", "amount": None},
         {"event_id": "t2", "label": "1", "amount": None},
     ]
-    marks = marks_of(events, rows, as_of_ms=7, maturity_ms=100)
-    assert (marks.fraud.tolist(), marks.immature_count) == ([-1, -1, -1], 2), "too recent, whatever is known"
-    assert marks.is_mature.tolist() == [False, False, False]
-    marks = marks_of(events, rows, as_of_ms=7, maturity_ms=0)
-    assert marks.fraud.tolist() == [0, -1, 1]
-    assert marks.kind == ("mule", "")
-    assert marks.amount.tolist() == [99.5, 30]
+    labelled = marks_of(events, rows, as_of_ms=7, maturity_ms=100)
+    assert (labelled.fraud.tolist(), labelled.immature_count) == ([-1, -1, -1], 2), "too recent, whatever is known"
+    assert labelled.is_mature.tolist() == [False, False, False]
+    labelled = marks_of(events, rows, as_of_ms=7, maturity_ms=0)
+    assert labelled.fraud.tolist() == [0, -1, 1]
+    assert labelled.kind == ("mule", "")
+    assert labelled.amount.tolist() == [99.5, 30]
 
 
 def test_what_is_reported_later_is_not_known() -> None:
     events = events_of(("a", 1, 10), ("a", 5, 20), ("b", 7, 30), ("b", 90, 30))
     rows = [{"event_id": "t0", "reported_at": 4}, {"event_id": "t1", "reported_at": 20},
             {"event_id": "t3", "reported_at": 9}]  # fmt: skip
-    marks = marks_of(events, rows, as_of_ms=10)
-    assert marks.fraud.tolist() == [0, -1, -1, -1], "the last event is after the date"
-    assert (marks.later_count, marks.maturity_ms) == (1, 3)
-    assert marks.is_mature.tolist() == [True, True, True, False]
+    labelled = marks_of(events, rows, as_of_ms=10)
+    assert labelled.fraud.tolist() == [0, -1, -1, -1], "the last event is after the date"
+    assert (labelled.later_count, labelled.maturity_ms) == (1, 3)
+    assert labelled.is_mature.tolist() == [True, True, True, False]
     assert marks_of(events, rows).as_of_ms == 90, "all that is there"
 
 
@@ -111,13 +111,13 @@ def test_labels_of_keys_are_of_their_events_between_two_times(
 ) -> None:
     events = events_of(*((card, time_ms, 1) for card, time_ms in given_events))
     rows = [{"card_id" if named else "key": card, "from": low, "to": high} for card, low, high in spans]
-    marks = marks_of(events, rows)
+    labelled = marks_of(events, rows)
     expected = [
         next((number for number, (card, low, high) in enumerate(spans) if card == key and low <= time_ms <= high), -1)
         for key, time_ms in given_events
     ]
     used = sorted({number for number in expected if number >= 0})
-    assert [used[span] if span >= 0 else -1 for span in marks.fraud.tolist()] == expected
+    assert [used[span] if span >= 0 else -1 for span in labelled.fraud.tolist()] == expected
 
 
 def test_keys_need_a_field_where_rules_have_several() -> None:
@@ -134,7 +134,7 @@ def test_keys_of_card_numbers_are_compared_as_tokens() -> None:
     events = Events(CARDS, pa.array(["t0"], TEXT), np.zeros(1, np.int16), np.zeros(1, np.int64),
                     {"card": pa.array([token], TEXT)})  # fmt: skip
     labels = labels_of_table(pa.table({"card": [VISA]}), CARDS, "labels")
-    assert mark_events(events, labels, "card", None).fraud.tolist() == [0]
+    assert label_events(events, labels, "card", None).fraud.tolist() == [0]
 
 
 def test_a_column_of_kinds() -> None:
@@ -228,11 +228,11 @@ def test_a_label_of_a_record_is_one_fraud_of_all_its_views(form: str) -> None:
         "events": [{"event_id": "9#received"}],
     }[form]
     labels = replace(labels_of_table(pa.Table.from_pylist(rows), SCHEMA, "labels"), views=("sent", "received"))
-    marks = mark_events(events, labels, None, "amount")
-    assert marks.fraud.tolist() == [0, 0, -1, -1]
-    assert (marks.amount.tolist(), marks.money.tolist()) == ([10], [10, 0, 0, 0])
-    assert marks.record.tolist() == [0, 0, 1, 1]
-    assert marks.unmatched_count == 0
+    labelled = label_events(events, labels, None, "amount")
+    assert labelled.fraud.tolist() == [0, 0, -1, -1]
+    assert (labelled.amount.tolist(), labelled.money.tolist()) == ([10], [10, 0, 0, 0])
+    assert labelled.record.tolist() == [0, 0, 1, 1]
+    assert labelled.unmatched_count == 0
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -312,9 +312,9 @@ def test_fields_that_separate_frauds_are_named(tmp_path: Path) -> None:
     assert "warning: `reason is not null` alone separates" in printed
     few = measured(history(9), tmp_path, "large", Terms(), Console(quiet=True))
     labels = labels_of_column([history(9)], "is_fraud", few.history.deployment.schema)
-    assert list(warnings_of(few.history.events, few.marks, ("amount",), labels)) == []
-    turned = measurement.marks.fraud * 0
-    (line,) = warnings_of(measurement.history.events, replace(measurement.marks, fraud=turned), ("amount",), labels)
+    assert list(warnings_of(few.history.events, few.labelled, ("amount",), labels)) == []
+    turned = measurement.labelled.fraud * 0
+    (line,) = warnings_of(measurement.history.events, replace(measurement.labelled, fraud=turned), ("amount",), labels)
     assert line.startswith("200 of 200 events are fraud by the column is_fraud")
 
 
@@ -351,7 +351,7 @@ def test_an_alert_of_a_chain_finds_the_frauds_it_begins_with(tmp_path: Path) -> 
     assert measurement.judged.is_right.all()
     assert len(measurement.judged.is_right) > 0
     assert figures.precision.value == pytest.approx(1.0)
-    rows = {measurement.history.events.event_id[row].as_py() for row in measurement.judged.bound_row.tolist()}
+    rows = {measurement.history.events.event_id[row].as_py() for row in measurement.judged.bound_event_row.tolist()}
     assert rows & ids
     assert all(not event_id.count("~") for event_id in rows)
 
@@ -360,7 +360,7 @@ def test_an_alert_of_a_chain_is_wrong_where_nothing_behind_it_is_bad(tmp_path: P
     table = transfers(1, 120)
     events = set(table["tx_id"].to_pylist())
     everything = measured_chain(tmp_path, first_ids(table))
-    bound = {everything.history.events.event_id[row].as_py() for row in everything.judged.bound_row.tolist()}
+    bound = {everything.history.events.event_id[row].as_py() for row in everything.judged.bound_event_row.tolist()}
     others = events - bound
     assert others
     assert not measured_chain(tmp_path, others).judged.is_right.any()

@@ -114,7 +114,7 @@ def test_nothing_in_the_data_is_markup() -> None:
 def test_what_a_budget_buys(measured: Inputs) -> None:
     """The rows equal DuckDB's ranks of the alerts of a day."""
     one, _, events, labels = measured
-    rows = by_budget(one.judged, one.marks, one.figures.about["days"], 5.0)
+    rows = by_budget(one.judged, one.labelled, one.figures.about["days"], 5.0)
     assert rows[-1]["alerts"] == one.figures.together.alerts
     assert rows[-1]["fraud_recall"] == one.figures.together.fraud_recall
     alerts = one.history.replayed.alerts.append_column("n", pa.array(range(one.history.replayed.alerts.num_rows)))
@@ -128,7 +128,7 @@ def test_what_a_budget_buys(measured: Inputs) -> None:
                      bound as (select alert_id, unnest(events).event_id as id from ranked
                          where place <= {row["alerts_a_day"]}),
                      old as (select tx_id from events
-                         where epoch_ms(event_time) <= {one.marks.as_of_ms - one.marks.maturity_ms}),
+                         where epoch_ms(event_time) <= {one.labelled.as_of_ms - one.labelled.maturity_ms}),
                      hit as (select b.alert_id, coalesce(episode, event_id) as fraud from bound b
                          join labels l on l.event_id = b.id join old on old.tx_id = b.id where label)
                 select (select count(distinct alert_id) from bound),
@@ -157,16 +157,16 @@ def test_the_numbers_in_the_file_are_those_of_duckdb(measured: Inputs, tmp_path:
     curves = drawn(replays, one.figures, ("large",))
     _, written = write_report(report(one, pieces, None, 5.0, curves), tmp_path / "report.html")
     numbers = orjson.loads(written.read_bytes())
-    assert one.marks.maturity_ms > 0
-    views = oracle.views(one.history.replayed.alerts, events, labels, one.marks.as_of_ms, one.marks.maturity_ms)
-    count, wrong = differences(views, numbers, one.marks.maturity_ms, "large", 5.0)
+    assert one.labelled.maturity_ms > 0
+    views = oracle.views(one.history.replayed.alerts, events, labels, one.labelled.as_of_ms, one.labelled.maturity_ms)
+    count, wrong = differences(views, numbers, one.labelled.maturity_ms, "large", 5.0)
     assert wrong == []
     assert count > 600
     assert {len(numbers[name]) > 0 for name in ("days", "weeks", "budget", "overlap", "fields", "near_thresholds")} == {
         True
     }
     numbers["weeks"][1]["rules"][1]["alerts"] += 1
-    assert len(differences(views, numbers, one.marks.maturity_ms, "large", 5.0)[1]) == 1, (
+    assert len(differences(views, numbers, one.labelled.maturity_ms, "large", 5.0)[1]) == 1, (
         "a number that differs is seen"
     )
 
@@ -176,7 +176,7 @@ def test_the_funnel_agrees_with_the_engine(measured: Inputs) -> None:
     one, read, _, _ = measured
     funnels, endings = walk_frauds(one, lambda _: read())
     for index, funnel in enumerate(funnels):
-        assert funnel.walked == sum(funnel.steps.values()) == one.marks.frauds_count
+        assert funnel.walked == sum(funnel.steps.values()) == one.labelled.frauds_count
         if funnel.rule in ("small_large", "large"):  # a fraud belongs to one card, and so do these rules
             matched = {ending.fraud for ending in endings if ending.rule == funnel.rule and ending.step == MATCH}
             assert matched == set(np.flatnonzero(one.judged.has_detected[index]).tolist())
@@ -190,9 +190,9 @@ def test_charts_have_titles_and_units(measured: Inputs) -> None:
     names = draw.most_alerted(one.figures)
     drawn = [
         *draw.alerts_by_day(one.figures), *draw.rule_intervals(one.figures),
-        *draw.budget_curve(by_budget(one.judged, one.marks, 20)), *upset(one.figures),
+        *draw.budget_curve(by_budget(one.judged, one.labelled, 20)), *upset(one.figures),
         *draw.funnels(walk_frauds(one, lambda _: read())[0], names),
-        *draw.weeks(by_week(one.judged, one.marks, one.history.events, one.amount), names),
+        *draw.weeks(by_week(one.judged, one.labelled, one.history.events, one.amount), names),
     ]  # fmt: skip
     for chart in drawn:
         drawing = svg(chart)

@@ -15,13 +15,13 @@ from rich.console import Console
 
 import cep
 from cep.analysis import suggest as suggest_module
-from cep.analysis.atoms import Atom, few_values
+from cep.analysis.conditions import Condition, few_values
 from cep.analysis.history import Events
+from cep.analysis.labelled_events import LabelledEvents
 from cep.analysis.labels import labels_of_column, labels_of_table
-from cep.analysis.marks import Marks
 from cep.analysis.measure import Terms, measure
-from cep.analysis.mine import Ground, Link
-from cep.analysis.suggest import Suggested, Wanted, ground_of, key_fields, suggest
+from cep.analysis.mine import EventSample, Link
+from cep.analysis.suggest import Suggested, Wanted, key_fields, sample_events, suggest
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Type
 from cep.columnar.texts import different_texts
@@ -102,7 +102,7 @@ def planted(seed: int, frauds: int = 60, count: int = 9_000, days: int = 60) -> 
     return table_of(rows)
 
 
-def learned(table: pa.Table, folder: Path) -> tuple[Events, Marks, Any]:
+def learned(table: pa.Table, folder: Path) -> tuple[Events, LabelledEvents, Any]:
     path = folder / "events.parquet"
     pq.write_table(table, path)
     deployment = deploy([upsert(BASE, "any")])
@@ -110,12 +110,12 @@ def learned(table: pa.Table, folder: Path) -> tuple[Events, Marks, Any]:
     pieces_of = partial(read_pieces, path)
     fields = tuple(name for name in deployment.schema.columns() if name not in ("tx_id", "event_time"))
     measured = measure(deployment, pieces_of, labels, Terms(), SILENT, fields)
-    return measured.history.events, measured.marks, pieces_of
+    return measured.history.events, measured.labelled, pieces_of
 
 
 def suggested(seed: int, folder: Path) -> Suggested:
-    events, marks, pieces_of = learned(planted(seed, count=4_000), folder)
-    return suggest(events, marks, pieces_of, "card_id", Wanted(3, 3, 0.8))
+    events, labelled, pieces_of = learned(planted(seed, count=4_000), folder)
+    return suggest(events, labelled, pieces_of, "card_id", Wanted(3, 3, 0.8))
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=RELEASE)])
@@ -198,8 +198,8 @@ def unusual(draw: random.Random) -> list[list[dict[str, Any]]]:
 )
 def test_what_is_more_than_an_order_of_events(plant: Any, condition: str, tmp_path: Path) -> None:
     draw = random.Random(5)
-    events, marks, pieces_of = learned(spread(draw, 40, plant(draw)), tmp_path)
-    answer = suggest(events, marks, pieces_of, "card_id", Wanted(2, 1, 0.8))
+    events, labelled, pieces_of = learned(spread(draw, 40, plant(draw)), tmp_path)
+    answer = suggest(events, labelled, pieces_of, "card_id", Wanted(2, 1, 0.8))
     (best,) = answer.suggestions
     assert condition in best.text
     assert (best.precision.value or 0) >= 0.8
@@ -215,59 +215,59 @@ def test_conditions_on_the_past_are_those_that_the_engine_compares(tmp_path: Pat
     table = table.slice(0, 600).set_column(
         1, "event_time", times.cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
     )
-    events, marks, _ = learned(table, tmp_path)
-    ground, rows = ground_of(events, marks, "card_id", START_MS + 99 * DAY_MS)
-    past, amounts = [atom for atom in ground.atoms if atom.past_ms], table["amount"].to_pylist()
-    assert {atom.kind for atom in past} == {"int", "float", "decimal(2)"}
-    sums = [atom for atom in past if atom.kind == "decimal(2)"]
+    events, labelled, _ = learned(table, tmp_path)
+    sample, rows = sample_events(events, labelled, "card_id", START_MS + 99 * DAY_MS)
+    past, amounts = [condition for condition in sample.conditions if condition.past_ms], table["amount"].to_pylist()
+    assert {condition.kind for condition in past} == {"int", "float", "decimal(2)"}
+    sums = [condition for condition in past if condition.kind == "decimal(2)"]
     assert len(sums) > 12
-    for atom in [*past[:: max(1, len(past) // 12)], *sums[::3]]:
-        is_compared = atom.kind != "float"  # with its limit; an average is multiplied first
-        text = atom.left if is_compared else atom.right.removeprefix(" * ")
+    for condition in [*past[:: max(1, len(past) // 12)], *sums[::3]]:
+        is_compared = condition.kind != "float"  # with its limit; an average is multiplied first
+        text = condition.left if is_compared else condition.right.removeprefix(" * ")
         value = cep.features(table, {"v": text}, by="card_id", declare=BASE[: BASE.index("pattern")])["v"].to_pylist()
-        least = float(atom.limit)
+        least = float(condition.limit)
         for place, row in enumerate(rows.tolist()):
             side = None if value[row] is None else value[row] if is_compared else amounts[row] / float(value[row])
             if side is None or is_compared or abs(side - least) > 1e-9:
-                is_met = side is not None and side >= (Decimal(atom.limit) if is_compared else least)
-                assert bool(atom.holds[place]) == is_met
+                is_met = side is not None and side >= (Decimal(condition.limit) if is_compared else least)
+                assert bool(condition.holds[place]) == is_met
 
 
 def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
     """Compare chains with a plain search: for each end, the latest earlier event of the card that meets the step."""
     table = planted(3, count=900)
-    events, marks, _ = learned(table, tmp_path)
-    ground, rows = ground_of(events, marks, "card_id", START_MS + 40 * DAY_MS)
-    assert isinstance(ground, Ground)
+    events, labelled, _ = learned(table, tmp_path)
+    sample, rows = sample_events(events, labelled, "card_id", START_MS + 40 * DAY_MS)
+    assert isinstance(sample, EventSample)
     cards = events.columns["card_id"].take(pa.array(rows)).to_pylist()
     draw = random.Random(1)
     amounts = events.columns["amount"].take(pa.array(rows)).to_pylist()
     for _ in range(30):
         steps = tuple(
             (
-                draw.randrange(len(ground.atoms)),
-                *((~draw.randrange(len(ground.links)),) if index and draw.random() < 0.5 else ()),
+                draw.randrange(len(sample.conditions)),
+                *((~draw.randrange(len(sample.links)),) if index and draw.random() < 0.5 else ()),
             )
             for index in range(draw.choice((1, 2, 3)))
         )
         window = draw.choice((HOUR_MS, DAY_MS))
-        chains = ground.chain(steps, window)
+        chains = sample.chain(steps, window)
         expected = []
-        for end in np.flatnonzero(ground.holds(steps[-1])).tolist():
+        for end in np.flatnonzero(sample.holds(steps[-1])).tolist():
             row, walked = end, [end]
             for each, later in zip(reversed(steps[:-1]), reversed(steps[1:]), strict=True):
-                link = ground.links[~later[-1]] if later[-1] < 0 else Link()
+                link = sample.links[~later[-1]] if later[-1] < 0 else Link()
                 earlier = [
-                    r for r in range(row) if cards[r] == cards[row] and ground.holds(each)[r]
+                    r for r in range(row) if cards[r] == cards[row] and sample.holds(each)[r]
                     and (not link.same or amounts[r] == amounts[row])
                 ]  # fmt: skip
                 if earlier and link.absent >= 0:
                     between = [r for r in range(earlier[-1] + 1, row) if cards[r] == cards[row]]
-                    earlier = [] if ground.holds((link.absent,))[between].any() else earlier
+                    earlier = [] if sample.holds((link.absent,))[between].any() else earlier
                 if earlier and link.near:
                     share = amounts[row] / amounts[earlier[-1]]
                     earlier = earlier if Decimal("0.9") <= share <= 1 else []
-                row = earlier[-1] if earlier and ground.time_ms[end] - ground.time_ms[earlier[-1]] < window else -1
+                row = earlier[-1] if earlier and sample.time_ms[end] - sample.time_ms[earlier[-1]] < window else -1
                 walked.insert(0, row)
                 if row < 0:
                     break
@@ -276,12 +276,12 @@ def test_the_ground_agrees_with_a_walk_over_the_events(tmp_path: Path) -> None:
         assert chains.T.tolist() == expected
 
 
-def small_ground(events: list[tuple[int, int, bool]]) -> Ground:
-    """Return a ground of one key from (time in ms, fraud or -1, may be one). Its only atom holds everywhere."""
+def small_ground(events: list[tuple[int, int, bool]]) -> EventSample:
+    """Return a sample of one key from (time in ms, fraud or -1, may be one). Its only condition holds everywhere."""
     count = len(events)
-    anything = Atom("pay", "", "", "", "", np.ones(count, np.bool_))
+    anything = Condition("pay", "", "", "", "", np.ones(count, np.bool_))
     times, frauds, may = (np.array(column) for column in zip(*events, strict=True))
-    return Ground(
+    return EventSample(
         np.zeros(count, np.int64), times, frauds, may, np.ones(count), [anything],
         np.ones(int(frauds.max()) + 1, np.bool_),
     )  # fmt: skip
@@ -311,8 +311,8 @@ def first_of_two(draw: random.Random) -> list[list[dict[str, Any]]]:
 
 def test_a_fraud_that_the_next_event_gives_away_is_found(tmp_path: Path) -> None:
     draw = random.Random(7)
-    events, marks, pieces_of = learned(spread(draw, 40, first_of_two(draw)), tmp_path)
-    answer = suggest(events, marks, pieces_of, "card_id", Wanted(2, 1, 0.8))
+    events, labelled, pieces_of = learned(spread(draw, 40, first_of_two(draw)), tmp_path)
+    answer = suggest(events, labelled, pieces_of, "card_id", Wanted(2, 1, 0.8))
     (best,) = answer.suggestions
     assert " -> s2" in best.text
     assert "skip   to last s2" in best.text
@@ -321,11 +321,11 @@ def test_a_fraud_that_the_next_event_gives_away_is_found(tmp_path: Path) -> None
 
 
 def test_nothing_to_learn_from(tmp_path: Path) -> None:
-    events, marks, pieces_of = learned(planted(1, frauds=0, count=300), tmp_path)
+    events, labelled, pieces_of = learned(planted(1, frauds=0, count=300), tmp_path)
     with pytest.raises(UsageError, match="is known in the first part of the time"):
-        suggest(events, marks, pieces_of, "card_id", Wanted(3, 3, 0.8))
+        suggest(events, labelled, pieces_of, "card_id", Wanted(3, 3, 0.8))
     with pytest.raises(UsageError, match="--key nobody is no field"):
-        suggest(events, marks, pieces_of, "nobody", Wanted(3, 3, 0.8))
+        suggest(events, labelled, pieces_of, "nobody", Wanted(3, 3, 0.8))
     floats = load_text("event pay { tx_id id  event_time time  speed float? }").schema
     with pytest.raises(UsageError, match=r"--key speed: a key cannot be of type float\?; use an id"):
         key_fields("speed", ["speed"], floats)
@@ -333,17 +333,17 @@ def test_nothing_to_learn_from(tmp_path: Path) -> None:
 
 def test_frauds_that_were_reported_later_are_not_mined(tmp_path: Path) -> None:
     table = planted(4, frauds=40, count=600)
-    events, marks, pieces_of = learned(table, tmp_path)
+    events, labelled, pieces_of = learned(table, tmp_path)
     bad = table.filter(table["is_fraud"])
     reports = pa.table({"event_id": bad["tx_id"], "reported_at": [int(events.time_ms.max())] * bad.num_rows})
     deployment = deploy([upsert(BASE, "any")])
     labels = labels_of_table(reports, deployment.schema, "labels")
     fields = ("card_id", "amount", "status")
     measured = measure(deployment, pieces_of, labels, Terms(maturity_ms=0), SILENT, fields)
-    assert measured.marks.frauds_count == bad.num_rows == marks.frauds_count
+    assert measured.labelled.frauds_count == bad.num_rows == labelled.frauds_count
     with pytest.raises(UsageError, match="is known in the first part of the time"):
-        suggest(measured.history.events, measured.marks, pieces_of, "card_id", Wanted(2, 1, 0.8), None,
-                measured.marks_at)  # fmt: skip
+        suggest(measured.history.events, measured.labelled, pieces_of, "card_id", Wanted(2, 1, 0.8), None,
+                measured.labelled_at)  # fmt: skip
 
 
 # Frauds of eight planted forms come back as suggestions: `planted.py` has the forms, and prints all figures.

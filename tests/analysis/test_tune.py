@@ -69,7 +69,7 @@ pattern both(small: decimal = 5.00, large: decimal = 300.00) by card_id {
 
 def bench_of(
     name: str, events: pa.Table, folder: Path, params: Mapping[str, Any]
-) -> tuple[sweep.Bench, PatternIR, PatternIR]:
+) -> tuple[sweep.Replayer, PatternIR, PatternIR]:
     """Return a bench on these events, the pattern with open parameters, and the bound pattern."""
     path = folder / "events.parquet"
     pq.write_table(events, path)
@@ -78,8 +78,8 @@ def bench_of(
     labels = labels_of_column([events], "is_fraud", deployment.schema)
     pieces_of = partial(read_pieces, path)
     measured = measure(deployment, pieces_of, labels, Terms(episode_gap_ms=0), SILENT)
-    parts = parts_of_time(measured.history.events, measured.marks, DAY_MS // 2, measured.marks_at)
-    bench = sweep.Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
+    parts = parts_of_time(measured.history.events, measured.labelled, DAY_MS // 2, measured.labelled_at)
+    bench = sweep.Replayer(record, ((), ListStore()), pieces_of, measured.labelled, parts, 2, SILENT)
     (rule,) = deployment.rulebook.deployed()
     return bench, load_text(PATTERNS, "p").patterns[name], rule.pattern
 
@@ -187,7 +187,7 @@ AXES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
 }
 
 
-def best_of_replays(bench: sweep.Bench, axes: tuple[sweep.Axis, ...], aim: Aim) -> Mapping[str, Any]:
+def best_of_replays(bench: sweep.Replayer, axes: tuple[sweep.Axis, ...], aim: Aim) -> Mapping[str, Any]:
     """Return the setting of a proposal, by scores that are computed here from single replays."""
     rows = []
     for setting in sweep.every_setting(axes):
@@ -348,9 +348,9 @@ def test_each_part_has_the_labels_that_were_known_at_its_end(
     )  # fmt: skip
     pieces_of = partial(read_pieces, path)
     measured = measure(deployment, pieces_of, labels, Terms(), SILENT)
-    assert measured.marks.maturity_ms == 5 * DAY_MS
-    parts = parts_of_time(measured.history.events, measured.marks, 0, measured.marks_at)
-    bench = sweep.Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
+    assert measured.labelled.maturity_ms == 5 * DAY_MS
+    parts = parts_of_time(measured.history.events, measured.labelled, 0, measured.labelled_at)
+    bench = sweep.Replayer(record, ((), ListStore()), pieces_of, measured.labelled, parts, 2, SILENT)
     axes = sweep.axes_of(load_text(PATTERNS, "p").patterns["planted"], record.params, {"large": "300,450"})
     combined = sweep.combined_scores(bench, axes)
     assert combined is not None
@@ -358,7 +358,7 @@ def test_each_part_has_the_labels_that_were_known_at_its_end(
     times = np.array([time.timestamp() * 1_000 for time in events["event_time"].to_pylist()])
     is_fraud, amount = np.array(events["is_fraud"]), np.array(events["amount"])
     for part, of_part in zip(parts, scores, strict=True):
-        end = part.marks.as_of_ms
+        end = part.labelled.as_of_ms
         inside = (times >= part.from_ms) & (times < part.until_ms)
         counts = inside & (times <= end - 5 * DAY_MS)
         assert int(part.frauds.sum()) == int((is_fraud & counts).sum())
@@ -434,7 +434,7 @@ def payments_of(seed: int, *, is_null: bool) -> tuple[pa.Table, float]:
     return table, present
 
 
-def bench_on(table: pa.Table, present: float, folder: Path, *, is_whole: bool) -> sweep.Bench:
+def bench_on(table: pa.Table, present: float, folder: Path, *, is_whole: bool) -> sweep.Replayer:
     path = folder / f"{'whole' if is_whole else 'tuned'}.parquet"
     pq.write_table(table, path)
     record = upsert(PATTERNS, RULE).model_copy(update={"params": {"large": present, "least": 1}})
@@ -442,9 +442,13 @@ def bench_on(table: pa.Table, present: float, folder: Path, *, is_whole: bool) -
     labels = labels_of_column([table], "is_fraud", deployment.schema)
     pieces_of = partial(read_pieces, path)
     measured = measure(deployment, pieces_of, labels, Terms(), SILENT)
-    events, marks = measured.history.events, measured.marks
-    parts = (whole_time(events, marks),) if is_whole else parts_of_time(events, marks, DAY_MS // 4, measured.marks_at)
-    return sweep.Bench(record, ((), ListStore()), pieces_of, marks, parts, 1, SILENT)
+    events, labelled = measured.history.events, measured.labelled
+    parts = (
+        (whole_time(events, labelled),)
+        if is_whole
+        else parts_of_time(events, labelled, DAY_MS // 4, measured.labelled_at)
+    )
+    return sweep.Replayer(record, ((), ListStore()), pieces_of, labelled, parts, 1, SILENT)
 
 
 def tuned_on(seed: int, folder: Path, *, is_null: bool) -> tuple[Tuned, float, float]:
@@ -460,7 +464,7 @@ def tuned_on(seed: int, folder: Path, *, is_null: bool) -> tuple[Tuned, float, f
         return best, 0.0, 0.0
     later = bench_on(table.filter(pa.compute.invert(is_early)), present, folder, is_whole=True)
     history, results = later.replayed([best.present, best.proposed])
-    _, _, difference = compare(judge(history, later.marks, results), later.parts[0], "f1", 0.0)
+    _, _, difference = compare(judge(history, later.labelled, results), later.parts[0], "f1", 0.0)
     return best, difference.value, difference.high
 
 
@@ -498,7 +502,7 @@ def test_equal_settings_differ_by_nothing(tmp_path: Path) -> None:
     table, present = payments_of(2, is_null=True)
     bench = bench_on(table, present, tmp_path, is_whole=False)
     history, results = bench.replayed([{"large": present}, {"large": present}])
-    judged = judge(history, bench.parts[-1].marks, results)
+    judged = judge(history, bench.parts[-1].labelled, results)
     for objective in ("f1", "recall", "money"):
         first, second, difference = compare(judged, bench.parts[-1], objective, 1.0)
         assert astuple(first) == pytest.approx(astuple(second))

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from cep.analysis.backtest import Judged, Part, parts_of_time
+from cep.analysis.labelled_events import LabelledEvents
 from cep.analysis.labels import labels_of_table
-from cep.analysis.marks import Marks
 from cep.analysis.measure import Measured, Terms, measure
-from cep.analysis.sweep import Bench, axes_of
+from cep.analysis.sweep import Replayer, axes_of
 from cep.analysis.tune import Aim, tune
 from cep.base.errors import UsageError
 from cep.base.schema import Kind
@@ -56,12 +56,12 @@ def tuned(data: Given, record: UpsertRecord, path: Path, until_ms: int) -> Upser
     None if tune keeps the present setting, or has too few frauds to compare settings.
     """
     measured = measured_on(data, [record], path, as_of_ms=until_ms - 1)
-    parts = parts_of_time(measured.history.events, measured.marks, data.gap_days * _DAY_MS, measured.marks_at)
+    parts = parts_of_time(measured.history.events, measured.labelled, data.gap_days * _DAY_MS, measured.labelled_at)
     pattern = load_text(record.source, record.pattern).patterns[record.pattern]
     (rule,) = measured.history.deployment.rulebook.deployed()
     present = {param.name: _written(param) for param in pattern.params if param.name in data.tries[record.id]}
     open_record = record.model_copy(update={"params": present})
-    bench = Bench(open_record, ((), ListStore()), partial(read_pieces, path), measured.marks, parts, 2, _SILENT)
+    bench = Replayer(open_record, ((), ListStore()), partial(read_pieces, path), measured.labelled, parts, 2, _SILENT)
     axes = axes_of(pattern, open_record.params, data.tries[record.id])
     try:
         best = tune(bench, pattern, rule.pattern, axes, Aim("f1"))
@@ -94,8 +94,8 @@ class Alerts:
 
     detected_ms: NDArray[np.int64]
     is_right: NDArray[np.bool_]
-    bound_alert: NDArray[np.int64]
-    bound_row: NDArray[np.int64]
+    bound_event_alert: NDArray[np.int64]
+    bound_event_row: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +116,30 @@ class Value:
 def of_rules(judged: Judged, names: Sequence[str]) -> Alerts:
     chosen = np.isin(judged.rule, [judged.names.index(name) for name in names])
     place = np.cumsum(chosen) - 1
-    of_chosen = chosen[judged.bound_alert]
+    of_chosen = chosen[judged.bound_event_alert]
     return Alerts(
-        judged.detected_ms[chosen], judged.is_right[chosen], place[judged.bound_alert[of_chosen]],
-        judged.bound_row[of_chosen],
+        judged.detected_ms[chosen], judged.is_right[chosen], place[judged.bound_event_alert[of_chosen]],
+        judged.bound_event_row[of_chosen],
     )  # fmt: skip
 
 
-def of_events(rows: NDArray[np.int64], time_ms: NDArray[np.int64], marks: Marks) -> Alerts:
-    return Alerts(time_ms[rows], marks.fraud[rows] >= 0, np.arange(len(rows)), rows)
+def of_events(rows: NDArray[np.int64], time_ms: NDArray[np.int64], labelled: LabelledEvents) -> Alerts:
+    return Alerts(time_ms[rows], labelled.fraud[rows] >= 0, np.arange(len(rows)), rows)
 
 
-def figures(alerts: Alerts, marks: Marks, part: Part, spell: NDArray[np.int64], time_ms: NDArray[np.int64]) -> Value:
+def figures(
+    alerts: Alerts, labelled: LabelledEvents, part: Part, spell: NDArray[np.int64], time_ms: NDArray[np.int64]
+) -> Value:
     """Judge the alerts of a part. `spell` int64[N] is the spell of fraud of each event, or -1."""
     inside = part.has(alerts.detected_ms)
     count = int(inside.sum())
-    bound = inside[alerts.bound_alert]
-    fraud = marks.fraud[alerts.bound_row[bound]]
+    bound = inside[alerts.bound_event_alert]
+    fraud = labelled.fraud[alerts.bound_event_row[bound]]
     hits = np.unique(fraud[(fraud >= 0) & part.frauds[fraud]])
-    is_detected = np.zeros(marks.frauds_count, np.bool_)
+    is_detected = np.zeros(labelled.frauds_count, np.bool_)
     is_detected[hits] = True
     precision, recall = int(alerts.is_right[inside].sum()) / max(1, count), len(hits) / max(1, int(part.frauds.sum()))
-    kinds = np.array(marks.kind, dtype=object)
+    kinds = np.array(labelled.kind, dtype=object)
     by_kind = {
         kind: float(is_detected[(kinds == kind) & part.frauds].mean())
         for kind in sorted({*kinds[part.frauds].tolist()})
@@ -151,13 +153,13 @@ def figures(alerts: Alerts, marks: Marks, part: Part, spell: NDArray[np.int64], 
 def _days_ahead(
     alerts: Alerts, bound: NDArray[np.bool_], spell: NDArray[np.int64], time_ms: NDArray[np.int64]
 ) -> float | None:
-    bound_spells = spell[alerts.bound_row[bound]]
+    bound_spells = spell[alerts.bound_event_row[bound]]
     if not (bound_spells >= 0).any():
         return None
     last, first = np.full(spell.max() + 1, -1), np.full(spell.max() + 1, np.iinfo(np.int64).max)
     np.maximum.at(last, spell[spell >= 0], time_ms[spell >= 0])
     np.minimum.at(
-        first, bound_spells[bound_spells >= 0], alerts.detected_ms[alerts.bound_alert[bound]][bound_spells >= 0]
+        first, bound_spells[bound_spells >= 0], alerts.detected_ms[alerts.bound_event_alert[bound]][bound_spells >= 0]
     )
     some = np.unique(bound_spells[bound_spells >= 0])
     return float(np.median(last[some] - first[some])) / 86_400_000
@@ -185,7 +187,11 @@ def matrix(columns: Sequence[pa.ChunkedArray | pa.Array]) -> NDArray[np.float64]
 
 
 def best_limit(
-    score: NDArray[np.float64], rows: NDArray[np.int64], marks: Marks, part: Part, time_ms: NDArray[np.int64]
+    score: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    labelled: LabelledEvents,
+    part: Part,
+    time_ms: NDArray[np.int64],
 ) -> float:
     """Return the limit with the best F1 in a part. `score` belongs to the events in `rows`."""
     inside = part.has(time_ms[rows])
@@ -195,7 +201,8 @@ def best_limit(
     spell = np.full(len(time_ms), -1)
     limits = np.unique(ordered[steps])
     values = [
-        figures(of_events(rows[score >= limit], time_ms, marks), marks, part, spell, time_ms).f1 for limit in limits
+        figures(of_events(rows[score >= limit], time_ms, labelled), labelled, part, spell, time_ms).f1
+        for limit in limits
     ]
     return float(limits[int(np.argmax(values))])
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from cep.analysis.backtest import Part
-from cep.analysis.marks import Marks
+from cep.analysis.labelled_events import LabelledEvents
 from tests.bench.baselines import Alerts, best_limit, card_precision, figures, lacking, matrix, of_events
 from tests.bench.planted import FIELDS, planted
 from tests.bench.simulated_data import START_MS, TYPOLOGIES, simulated, simulated_transfers
@@ -30,11 +30,11 @@ def test_card_precision_takes_the_highest_of_a_card_and_looks_at_a_compromised_o
     assert card_precision(day, customer, bad, -score, 1) == (0.5, 1.0), "card 1 has the highest of the first day"
 
 
-def marks_of(fraud: list[int], kinds: tuple[str, ...]) -> Marks:
+def marks_of(fraud: list[int], kinds: tuple[str, ...]) -> LabelledEvents:
     count = len(kinds)
     times = np.arange(len(fraud)) * DAY_MS
     first = np.array([times[fraud.index(number)] for number in range(count)])
-    return Marks(
+    return LabelledEvents(
         np.array(fraud, np.int32), np.ones(len(fraud), bool), kinds, np.ones(count), first, first, len(fraud) * DAY_MS,
         0, 0, 0, 0, np.zeros(len(fraud)), np.arange(len(fraud)),
     )  # fmt: skip
@@ -42,18 +42,18 @@ def marks_of(fraud: list[int], kinds: tuple[str, ...]) -> Marks:
 
 def test_figures_of_a_part_by_hand() -> None:
     """Days 2 to 5 count. Two of three alerts are right; fraud 1 is detected 3 days early, fraud 2 is missed."""
-    marks = marks_of([0, -1, 1, -1, 2, 1], ("x", "x", "y"))
+    labelled = marks_of([0, -1, 1, -1, 2, 1], ("x", "x", "y"))
     times = np.arange(6) * DAY_MS
-    part = Part("test", 2 * DAY_MS, 6 * DAY_MS, marks.first_ms >= 2 * DAY_MS, marks, 4.0)
+    part = Part("test", 2 * DAY_MS, 6 * DAY_MS, labelled.first_ms >= 2 * DAY_MS, labelled, 4.0)
     spell = np.array([-1, -1, 0, -1, 1, 0])
-    alerts = of_events(np.array([0, 2, 3, 5]), times, marks)
-    value = figures(alerts, marks, part, spell, times)
+    alerts = of_events(np.array([0, 2, 3, 5]), times, labelled)
+    value = figures(alerts, labelled, part, spell, times)
     assert (value.alerts, value.precision, value.recall) == (3, 2 / 3, 0.5)
     assert value.by_kind == {"x": 1.0, "y": 0.0}
     assert value.days_ahead == 3.0
     both = Alerts(times[[2]], np.array([True]), np.array([0, 0]), np.array([2, 3]))
-    assert figures(both, marks, part, spell, times).precision == 1.0, "an alert that binds two events is one"
-    assert best_limit(np.array([0.1, 0.2, 0.9, 0.3, 0.8, 0.7]), np.arange(6), marks, part, times) == 0.7
+    assert figures(both, labelled, part, spell, times).precision == 1.0, "an alert that binds two events is one"
+    assert best_limit(np.array([0.1, 0.2, 0.9, 0.3, 0.8, 0.7]), np.arange(6), labelled, part, times) == 0.7
 
 
 def test_a_part_without_an_event_or_a_fraud_is_named() -> None:

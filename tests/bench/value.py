@@ -63,7 +63,7 @@ def chosen(measured: Measured, names: list[str], part: Part, spell: NDArray[np.i
     times = measured.history.events.time_ms
 
     def value(rules: list[str]) -> baselines.Value:
-        return baselines.figures(baselines.of_rules(measured.judged, rules), measured.marks, part, spell, times)
+        return baselines.figures(baselines.of_rules(measured.judged, rules), measured.labelled, part, spell, times)
 
     best, stay = 0.0, list[str]()
     for name in sorted(names, key=lambda each: (-value([each]).f1, each)):
@@ -101,9 +101,9 @@ def models(data: Given, measured: Measured, parts: tuple[Part, ...], spell: NDAr
     with duckdb.connect() as connection:
         connection.register("e", with_past)
         scored = connection.sql(data.scored).to_arrow_table()
-    events, marks = measured.history.events, measured.marks
+    events, labelled = measured.history.events, measured.labelled
     rows = events.rows_of(scored.column(0).combine_chunks())
-    is_fraud, train = marks.fraud[rows] >= 0, parts[0].has(events.time_ms[rows])
+    is_fraud, train = labelled.fraud[rows] >= 0, parts[0].has(events.time_ms[rows])
     plain, past = (
         baselines.matrix(some) for some in (scored.columns[1 : 1 + data.raw], scored.columns[1 + data.raw :])
     )
@@ -117,8 +117,8 @@ def models(data: Given, measured: Measured, parts: tuple[Part, ...], spell: NDAr
         scores = {_AMOUNT: amount.to_numpy(zero_copy_only=False)} | scores
     results = []
     for name, score in scores.items():
-        limit = baselines.best_limit(score, rows, marks, parts[1], events.time_ms)
-        alerts = baselines.of_events(rows[score >= limit], events.time_ms, marks)
+        limit = baselines.best_limit(score, rows, labelled, parts[1], events.time_ms)
+        alerts = baselines.of_events(rows[score >= limit], events.time_ms, labelled)
         results.append(_row(name, alerts, measured, parts[2], spell))
     return results
 
@@ -126,7 +126,7 @@ def models(data: Given, measured: Measured, parts: tuple[Part, ...], spell: NDAr
 def _row(name: str, alerts: baselines.Alerts, measured: Measured, part: Part, spell: NDArray[np.int64]) -> Row:
     """Return the name, the figures, and the recall of each kind."""
     times = measured.history.events.time_ms
-    value = baselines.figures(alerts, measured.marks, part, spell, times)
+    value = baselines.figures(alerts, measured.labelled, part, spell, times)
     millions = int(part.has(times).sum()) / 1e6
     ahead = "–" if value.days_ahead is None else f"{value.days_ahead:.1f} d"
     shares = (f"{each:.3f}" for each in (value.precision, value.recall, value.f1))
@@ -140,7 +140,7 @@ def run(data: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
     pq.write_table(data.events, path)
     rules = rules_for(set(data.types))
     default = measured_on(data, rules, path)
-    parts = parts_of_time(default.history.events, default.marks, data.gap_days * _DAY_MS)
+    parts = parts_of_time(default.history.events, default.labelled, data.gap_days * _DAY_MS)
     if lacks := baselines.lacking(parts, default.history.events.time_ms):
         print(f"{data.name}: left out, as there is no event or no fraud in its part for {', '.join(lacks)}")
         return [], []
@@ -166,7 +166,7 @@ def run(data: Given, seed: int, folder: Path) -> tuple[list[Row], list[Row]]:
     title = (
         f"{data.name}: {data.events.num_rows:,} events; the last {test.days:.0f} days: {inside:,}, {frauds:,} frauds"
     )
-    kinds = np.array(default.marks.kind, dtype=object)[test.frauds]
+    kinds = np.array(default.labelled.kind, dtype=object)[test.frauds]
     by_kind = sorted({*kinds.tolist()})
     print(f"{data.name}: cep rules tune proposes another setting for {len(proposals)} of {len(by_tune)} rules")
     show(title, _HEAD, [row[: len(_HEAD)] for row in rows])

@@ -323,7 +323,7 @@ def planned(text: str, arguments: dict[str, object] | None = None) -> Plan:
 def test_conditions_are_split_and_shared() -> None:
     report = planned(TWO)
     b = report.patterns[0].variables[1]
-    assert (len(b.alone), len(b.with_run)) == (1, 1)
+    assert (len(b.on_event), len(b.with_run)) == (1, 1)
     assert dict(report.shared)["status == approved"] == ("one.b", "two.a")
     assert (report.conditions_written, report.conditions_evaluated) == (5, 3)
 

@@ -44,23 +44,22 @@ _NEARLY_ALL = 0.97
 _CLOCKS = {"hour": ((2, 3, 4, 6, 8), 24, 0), "weekday": ((1, 2, 3), 7, 1)}
 _MORE_FREQUENT = 0.15  # share of the frauds in a stretch above the share of the other events
 
+Mask = NDArray[np.bool_]  # bool[N]: which of the events satisfy a condition
+
 
 @dataclass(frozen=True, slots=True)
-class Atom:
+class Condition:
     """A condition on an event of one type; `field` is "" for a condition on the type alone. `holds` bool[N] are the
-    events.
-
-    `limit` is the compared value, as a pattern writes it, and `kind` its type. A condition on the past reaches
-    `past_ms` back: `field` names its side, `left` and `right` are the text around the limit, `reads` are the fields
-    that it reads and `name` is the name of its parameter.
-    """
+    events. `limit` is the compared value, as a pattern writes it, and `kind` its type. A condition on the past reaches
+    `past_ms` back: `field` is a text for its compared value, `left` and `right` are the text before and after the
+    limit, `reads` are the fields that it reads and `name` is the name of its parameter."""
 
     event_type: str
     field: str
     op: str
     limit: str
     kind: str
-    holds: NDArray[np.bool_]
+    holds: Mask
     left: str = ""
     right: str = ""
     name: str = ""
@@ -91,22 +90,22 @@ class Atom:
         return self.name or f"{self.field}_{'min' if self.op == '>=' else 'max'}"
 
 
-def atoms_of(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], key: str) -> list[Atom]:
+def field_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, key: str) -> list[Condition]:
     """List conditions on single fields, such as `amount >= 500`, with their events. Shapes: rows int64[N]; is_fraud
     bool[N]."""
-    atoms: list[Atom] = []
+    conditions: list[Condition] = []
     for code, event_type in enumerate(events.schema.event_types):
         is_of_type = events.event_type[rows] == code
         if event_type.derived or is_of_type.sum() < FEW:
             continue
-        atoms.append(Atom(event_type.name, "", "", "", "", is_of_type))
+        conditions.append(Condition(event_type.name, "", "", "", "", is_of_type))
         for field in event_type.fields:
             if field.name != key and field.name in events.columns and not field.type.protected:
-                atoms += _of_field(events, rows, (event_type, is_of_type, is_fraud), field)
-    return atoms
+                conditions += _conditions_on_field(events, rows, (event_type, is_of_type, is_fraud), field)
+    return conditions
 
 
-def time_atoms(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.bool_], zone: str) -> Iterator[Atom]:
+def time_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, zone: str) -> Iterator[Condition]:
     """Yield conditions on the hour and the weekday, such as `hour(event_time, zone) in [22, 23, 0]`: for each length
     the stretch with the most frauds beyond its share of the other events. It may include midnight. Shapes: is_fraud
     bool[N]."""
@@ -128,32 +127,27 @@ def time_atoms(events: Events, rows: NDArray[np.int64], is_fraud: NDArray[np.boo
                     chosen_hours = [(start + step) % count + first for step in range(length)]
                     holds = is_of_type & np.isin(values + first, chosen_hours)
                     call_text = f'{name}(event_time, "{zone}")'
-                    yield Atom(event_type.name, name, "in", str(chosen_hours), "int", holds, call_text)
+                    yield Condition(event_type.name, name, "in", str(chosen_hours), "int", holds, call_text)
 
 
-def _of_field(
-    events: Events,
-    rows: NDArray[np.int64],
-    type_and_masks: tuple[EventType, NDArray[np.bool_], NDArray[np.bool_]],
-    field: Field,
-) -> Iterator[Atom]:
+def _conditions_on_field(
+    events: Events, rows: NDArray[np.int64], type_and_masks: tuple[EventType, Mask, Mask], field: Field
+) -> Iterator[Condition]:
     """Yield the conditions on one field: limits of a number, or each frequent value of a text."""
     event_type, is_of_type, is_fraud = type_and_masks
     kind = str(field.type.as_nullable(False))
     if field.type.is_number:
         values, has_value = numbers(events, rows, is_of_type, field)
         for limit, written in quantiles(values, (has_value, is_fraud), (_QUANTILES, _FRAUD_QUANTILES), field):
-            yield Atom(event_type.name, field.name, ">=", written, kind, has_value & (values >= limit))
-            yield Atom(event_type.name, field.name, "<=", written, kind, has_value & (values <= limit))
+            yield Condition(event_type.name, field.name, ">=", written, kind, has_value & (values >= limit))
+            yield Condition(event_type.name, field.name, "<=", written, kind, has_value & (values <= limit))
     elif field.type.kind in (Kind.STRING, Kind.ENUM, Kind.BOOL):
         column = events.columns[field.name].take(pa.array(rows))
         for written, holds in few_values(column, field.type, _VALUES_MAX):
-            yield Atom(event_type.name, field.name, "==", written, kind, is_of_type & holds)
+            yield Condition(event_type.name, field.name, "==", written, kind, is_of_type & holds)
 
 
-def numbers(
-    events: Events, rows: NDArray[np.int64], is_of: NDArray[np.bool_], field: Field
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def numbers(events: Events, rows: NDArray[np.int64], is_of: Mask, field: Field) -> tuple[NDArray[np.float64], Mask]:
     """Return the values of a field, float64[N], 0 without a value; and the events of `is_of` that have one, bool[N]."""
     column = events.columns[field.name].take(pa.array(rows))
     has_value = is_of & np.asarray(column.is_valid())
@@ -161,7 +155,7 @@ def numbers(
 
 
 def quantiles(
-    values: NDArray[np.float64], masks: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+    values: NDArray[np.float64], masks: tuple[Mask, Mask],
     shares: tuple[Sequence[float], Sequence[float]], field: Field,
 ) -> Iterator[tuple[float, str]]:  # fmt: skip
     """Yield limits for a number, ascending, each with its text: the values at some shares of all events, and of the
@@ -175,7 +169,7 @@ def quantiles(
         yield value, show_value(value if field.type.is_float else int(value), field.type)
 
 
-def few_values(column: pa.Array, type_: Type, most: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def few_values(column: pa.Array, type_: Type, most: int) -> Iterator[tuple[str, Mask]]:
     """Yield each value of a column as it is written, with the rows that have it; nothing if there are more values."""
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     # A sender chooses the texts; an enum and a bool have few values.
@@ -185,13 +179,13 @@ def few_values(column: pa.Array, type_: Type, most: int) -> Iterator[tuple[str, 
             yield show_value(value, type_), np.asarray(pc.fill_null(pc.equal(column, value), False))
 
 
-def different(atoms: Sequence[Atom]) -> list[Atom]:
+def different(conditions: Sequence[Condition]) -> list[Condition]:
     """Leave out conditions that hardly any event or nearly every one satisfies, and repeated ones."""
-    chosen: dict[bytes, Atom] = {}
-    for atom in atoms:
-        count = int(atom.holds.sum())
-        if count >= FEW and (not atom.field or count <= _NEARLY_ALL * len(atom.holds)):
-            chosen.setdefault(np.packbits(atom.holds).tobytes(), atom)
+    chosen: dict[bytes, Condition] = {}
+    for condition in conditions:
+        count = int(condition.holds.sum())
+        if count >= FEW and (not condition.field or count <= _NEARLY_ALL * len(condition.holds)):
+            chosen.setdefault(np.packbits(condition.holds).tobytes(), condition)
     return list(chosen.values())
 
 
@@ -208,26 +202,28 @@ _DISTINCT = (2, 3, 4, 5, 7, 10)
 _DISTINCT_VALUES_MIN = 10  # of a field whose different values are counted
 _DISTINCT_FIELDS_MAX = 3
 _KINDS_MAX = 6  # values of a field that are counted one by one
-_Numbers = tuple[NDArray[np.float64], NDArray[np.bool_]]  # values of a field, and which events have one
+_Numbers = tuple[NDArray[np.float64], Mask]  # values of a field, and which events have one
 
 
-class Rows(NamedTuple):
-    """The rows of events that are mined, by key, time and id; the first row of each row's key; their times."""
+class KeyRows(NamedTuple):
+    """The mined events, sorted by key, time and id: their `rows` in the history, the times, and for each of them the
+    index at which the events of its key begin (`key_start`)."""
 
     rows: NDArray[np.int64]
     key_start: NDArray[np.int64]
     time_ms: NDArray[np.int64]
 
-    def begin(self, past_ms: int) -> NDArray[np.int64]:
-        """Return for each row the first row of its key that is less than `past_ms` older: int64[N]."""
+    def window_starts(self, past_ms: int) -> NDArray[np.int64]:
+        """Return for each event the first one of its key that is less than `past_ms` older: int64[N]."""
         span = int(self.time_ms.max(initial=0)) - int(self.time_ms.min(initial=0)) + past_ms + 1
-        place = self.key_start * span + (self.time_ms - int(self.time_ms.min(initial=0)))
-        return np.maximum(np.searchsorted(place, place - past_ms, side="right"), self.key_start)
+        # Each key has its own stretch of one axis of time, so that one search finds the windows of all keys.
+        axis_ms = self.key_start * span + (self.time_ms - int(self.time_ms.min(initial=0)))
+        return np.maximum(np.searchsorted(axis_ms, axis_ms - past_ms, side="right"), self.key_start)
 
 
-def past_atoms(events: Events, key_rows: Rows, is_fraud: NDArray[np.bool_]) -> Iterator[Atom]:
-    """Yield conditions on the past of a key: counts, distinct values, sums, and amounts compared with their average.
-    Sums of frauds are limits, too. Shapes: is_fraud bool[N]."""
+def past_conditions(events: Events, key_rows: KeyRows, is_fraud: Mask) -> Iterator[Condition]:
+    """Yield conditions on a key's past to try: counts, silence, distinct values, sums, and amounts compared with their
+    average. Limits of sums are quantiles of all events and of frauds. Shapes: is_fraud bool[N]."""
     of_rows = events.event_type[key_rows.rows]
     types = [(each, of_rows == code) for code, each in enumerate(events.schema.event_types) if not each.derived]
     for event_type, is_of_type in types:
@@ -235,36 +231,38 @@ def past_atoms(events: Events, key_rows: Rows, is_fraud: NDArray[np.bool_]) -> I
             for field in event_type.fields:
                 if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
                     field_numbers = numbers(events, key_rows.rows, is_of_type, field)
-                    yield from _beside_average(key_rows, event_type, field, field_numbers)
+                    yield from _average_conditions(key_rows, event_type, field, field_numbers)
                     if _is_summable(field, field_numbers):
-                        yield from _summed(key_rows, event_type, field, field_numbers, is_fraud)
+                        yield from _sum_conditions(key_rows, event_type, field, field_numbers, is_fraud)
     for past_ms in _COUNTED_MS:
-        begin = key_rows.begin(past_ms)
+        begin = key_rows.window_starts(past_ms)  # of each row, the first row in the window before it
         for counted, is_counted in types:
-            for where, reads, holds in _countable(events, key_rows, counted, is_counted):
+            for where, reads, holds in _countable_events(events, key_rows, counted, is_counted):
                 before = np.concatenate([[0], np.cumsum(holds)])
                 count = before[np.arange(len(key_rows.rows))] - before[begin]
                 for event_type, is_of_type in types:
-                    yield from _counted(event_type, is_of_type, (counted, where, reads), past_ms, count)
+                    yield from _count_conditions(event_type, is_of_type, (counted, where, reads), past_ms, count)
     for past_ms in _SILENT_MS:
-        begin = key_rows.begin(past_ms)
+        begin = key_rows.window_starts(past_ms)
         for counted, is_counted in types:
             before = np.concatenate([[0], np.cumsum(is_counted)])
             is_silent = before[np.arange(len(key_rows.rows))] == before[begin]
             for event_type, is_of_type in types:
-                yield _silent(event_type, is_of_type & is_silent, counted, past_ms)
+                yield _silence_condition(event_type, is_of_type & is_silent, counted, past_ms)
     for event_type, is_of_type in types:
-        yield from _distinct(events, key_rows, event_type, is_of_type)
+        yield from _distinct_conditions(events, key_rows, event_type, is_of_type)
 
 
-def _silent(event_type: EventType, holds: NDArray[np.bool_], counted: EventType, past_ms: int) -> Atom:
+def _silence_condition(event_type: EventType, holds: Mask, counted: EventType, past_ms: int) -> Condition:
     window = show_duration(past_ms)
     text = f"count({counted.name} over previous {window})"
     name = re.sub(r"\W+", "_", f"{counted.name}_in_{window}_max")
-    return Atom(event_type.name, text, "<=", "0", "int", holds, text, "", name, (), past_ms)
+    return Condition(event_type.name, text, "<=", "0", "int", holds, text, "", name, (), past_ms)
 
 
-def _distinct(events: Events, key_rows: Rows, event_type: EventType, is_of_type: NDArray[np.bool_]) -> Iterator[Atom]:
+def _distinct_conditions(
+    events: Events, key_rows: KeyRows, event_type: EventType, is_of_type: Mask
+) -> Iterator[Condition]:
     """Yield conditions on the number of distinct values, for fields with many values."""
     fields = [
         (field, codes)
@@ -275,18 +273,18 @@ def _distinct(events: Events, key_rows: Rows, event_type: EventType, is_of_type:
     for field, codes in fields[:_DISTINCT_FIELDS_MAX]:
         for past_ms in _DISTINCT_MS:
             count = np.empty(len(codes), np.int64)
-            count_distinct(codes, key_rows.begin(past_ms), np.zeros(int(codes.max()) + 1, np.int64), count)
+            count_distinct(codes, key_rows.window_starts(past_ms), np.zeros(int(codes.max()) + 1, np.int64), count)
             window = show_duration(past_ms)
             text = f"distinct({event_type.name}.{field.name} over {window})"
             name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
             for count_min in _DISTINCT:
                 holds = is_of_type & (count >= count_min)
-                yield Atom(
+                yield Condition(
                     event_type.name, text, ">=", str(count_min), "int", holds, text, "", name, (field.name,), past_ms
                 )
 
 
-def _codes(events: Events, key_rows: Rows, is_of: NDArray[np.bool_], field: Field) -> NDArray[np.int64]:
+def _codes(events: Events, key_rows: KeyRows, is_of: Mask, field: Field) -> NDArray[np.int64]:
     """Return a number for each value of a field; -1 for other events, and without a value."""
     codes = np.asarray(encoded(events.columns[field.name].take(pa.array(key_rows.rows))).indices.fill_null(-1))
     return np.where(is_of, codes, -1).astype(np.int64)
@@ -300,9 +298,9 @@ def _is_summable(field: Field, field_numbers: _Numbers) -> bool:
     return is_amount and bool(values[has_value].min(initial=0.0) >= 0)
 
 
-def _countable(
-    events: Events, key_rows: Rows, event_type: EventType, is_of: NDArray[np.bool_]
-) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+def _countable_events(
+    events: Events, key_rows: KeyRows, event_type: EventType, is_of: Mask
+) -> Iterator[tuple[str, str, Mask]]:
     """Yield the countable events: all events of the type, and those with a common value."""
     if is_of.sum() < FEW:
         return
@@ -314,57 +312,62 @@ def _countable(
                 yield f"{field.name} == {written}", field.name, is_of & holds
 
 
-def _counted(
-    event_type: EventType, is_of_type: NDArray[np.bool_], counted_events: tuple[EventType, str, str], past_ms: int,
-    count: NDArray[np.int64],
-) -> Iterator[Atom]:  # fmt: skip
-    """Yield conditions on the number of earlier events: `count(type over previous window where …) >= n`."""
-    counted, where, reads = counted_events
+def _count_conditions(
+    event_type: EventType, is_of_type: Mask, type_where_and_field: tuple[EventType, str, str],
+    past_ms: int, count: NDArray[np.int64],
+) -> Iterator[Condition]:  # fmt: skip
+    """Yield conditions on the number of earlier events: `count(type over previous window where …) >= n`. `count` has
+    this number for each event. The text of `where` reads one field; both are "" if all events of the type count."""
+    counted, where, field_name = type_where_and_field
     window = show_duration(past_ms)
     text = f"count({counted.name} over previous {window}{f' where {where}' if where else ''})"
     name = re.sub(r"\W+", "_", f"{where.rpartition(' ')[2] or counted.name}_in_{window}").strip("_")
     for least in _COUNTS:
         holds = is_of_type & (count >= least)
-        yield Atom(
-            event_type.name, text, ">=", str(least), "int", holds, text, "", name, (reads,) if reads else (), past_ms
+        yield Condition(
+            event_type.name, field=text, op=">=", limit=str(least), kind="int", holds=holds, left=text, name=name,
+            reads=(field_name,) if field_name else (), past_ms=past_ms,
         )  # fmt: skip
 
 
-def _beside_average(key_rows: Rows, event_type: EventType, field: Field, field_numbers: _Numbers) -> Iterator[Atom]:
-    """Yield conditions that compare an amount with the average of the key's earlier amounts."""
+def _average_conditions(
+    key_rows: KeyRows, event_type: EventType, field: Field, field_numbers: _Numbers
+) -> Iterator[Condition]:
+    """Yield the conditions `amount >= factor * average of the key's amounts in the window before`, each with the events
+    that satisfy it, for several windows and factors."""
     values, has_value = field_numbers
     sums, counts = (np.concatenate([[0.0], np.cumsum(each)]) for each in (values, has_value.astype(np.float64)))
-    here = np.arange(len(values))
+    row = np.arange(len(values))
     for past_ms in _AVERAGED_MS:
-        begin = key_rows.begin(past_ms)
-        count = counts[here] - counts[begin]
-        average = (sums[here] - sums[begin]) / np.maximum(count, 1)
+        begin = key_rows.window_starts(past_ms)  # of each row, the first row in the window before it
+        count = counts[row] - counts[begin]
+        average = (sums[row] - sums[begin]) / np.maximum(count, 1)
         window = show_duration(past_ms)
         name = re.sub(r"\W+", "_", f"{field.name}_times_{window}")
         right = f" * avg({event_type.name}.{field.name} over previous {window})"
         for factor in _TIMES:
             holds = has_value & (count > 0) & (values >= factor * average)
-            yield Atom(
-                event_type.name, f"{field.name} beside {window}", ">=", str(factor), "float", holds, field.name, right,
-                name, (field.name,), past_ms,
+            yield Condition(
+                event_type.name, field=f"{field.name} beside {window}", op=">=", limit=str(factor), kind="float",
+                holds=holds, left=field.name, right=right, name=name, reads=(field.name,), past_ms=past_ms,
             )  # fmt: skip
 
 
-def _summed(
-    key_rows: Rows, event_type: EventType, field: Field, field_numbers: _Numbers, is_fraud: NDArray[np.bool_]
-) -> Iterator[Atom]:
+def _sum_conditions(
+    key_rows: KeyRows, event_type: EventType, field: Field, field_numbers: _Numbers, is_fraud: Mask
+) -> Iterator[Condition]:
     """Yield conditions on the sum of a key's amounts in a window."""
     values, has_value = field_numbers
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    here = np.arange(len(values))
+    row = np.arange(len(values))
     kind = str(field.type.as_nullable(False))
     for past_ms in _SUMMED_MS:
-        total = sums[here + 1] - sums[key_rows.begin(past_ms)]
+        total = sums[row + 1] - sums[key_rows.window_starts(past_ms)]
         window = show_duration(past_ms)
         text = f"sum({event_type.name}.{field.name} over {window})"
         name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
         for sum_min, written in quantiles(total, (has_value, is_fraud), (_SUM_QUANTILES, _FRAUD_SUM_QUANTILES), field):
             holds = has_value & (total >= sum_min)
-            yield Atom(
+            yield Condition(
                 event_type.name, text, ">=", written, kind, holds, text, "", name, (field.name,), past_ms
             )  # fmt: skip

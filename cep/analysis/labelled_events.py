@@ -28,18 +28,17 @@ from cep.lang.show import show_duration
 
 # This share of the frauds with a report date came within the time after which an event counts as mature.
 _REPORTED_SHARE = 0.95
-_ALONE = "\x1f"  # precedes the number of a label without an episode: no episode has such a name
+_SEPARATOR = "\x1f"  # between the fields of a key, and in the name of a label without an episode: no text has it
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """The known frauds F of a history of N events, and which other events are old enough to count.
-
-    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] marks events that are
-    old enough. `kind`, `amount`, `first_ms` and `last_ms` are of length F. `money` float64[N] is the part of the
-    fraud's amount that its event has; `record` int64[N] numbers the records. `unmatched_count` labels belong to no
-    event, `later_count` were reported after the date, `immature_count` records of frauds are not old enough.
-    """
+class LabelledEvents:
+    """The N events of a history with the F frauds known at `as_of_ms`, and which events are old enough to count.
+    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N]: the event is so old
+    (`maturity_ms`) that a report of its fraud would be here. `kind`, `amount`, `first_ms` and `last_ms` are by fraud.
+    `money` float64[N] is the event's part of its fraud's amount. `record` int64[N] is the number of the input record of
+    which the event was made: several events may be one record. `unmatched_count` labels belong to no event,
+    `later_count` were reported after `as_of_ms`, `immature_count` records of frauds are not old enough."""
 
     fraud: NDArray[np.int32]
     is_mature: NDArray[np.bool_]
@@ -88,33 +87,35 @@ def key_field(labels: Labels, domains: tuple[KeyDomain, ...]) -> str | None:
     raise UsageError(f"the labels have a column {KEY}, and the rules have these keys: {shown}; name it by its field")
 
 
-def mark_events(
+def label_events(
     events: Events, labels: Labels, field: str | None, amount: str | None,
     as_of_ms: int | None = None, maturity_ms: int | None = None, episodes: Episodes | None = None,
-) -> Marks:  # fmt: skip
-    """Assign each event to its fraud. `field` belongs to `key_field`, `amount` is the field of an event's money.
-    Without a date all present labels count."""
-    record = _records(events, labels)
-    label_of, event_of = _pairs(events, labels, field, record)
+) -> LabelledEvents:  # fmt: skip
+    """Assign each event to its fraud. `field` is the key field that labels name, None if they name events; `amount` is
+    the field of an event's money. An event counts if it is mature: `maturity_ms` older than `as_of_ms`, so that a fraud
+    would have been reported. Without `as_of_ms` all present labels count."""
+    record = _records(events, labels)  # an input record may be several events
+    label_of, event_of = _label_event_pairs(events, labels, field, record)  # of each pair of a label and its event
     unmatched_count = len(labels.keys) - len(np.unique(label_of))
     last_ms = int(events.time_ms.max(initial=TIME_MS_MIN))
     if as_of_ms is None:
         as_of_ms = max(last_ms, int(labels.reported_ms.max(initial=TIME_MS_MIN)))
     is_reported = (labels.reported_ms <= as_of_ms)[label_of] & (events.time_ms[event_of] <= as_of_ms)
     label_of, event_of = label_of[is_reported], event_of[is_reported]
-    bad = labels.is_fraud[label_of]
+    is_bad = labels.is_fraud[label_of]
     if maturity_ms is None:
-        maturity_ms = _usual_delay_ms(events, labels, label_of[bad], event_of[bad])
+        maturity_ms = _usual_delay_ms(events, labels, label_of[is_bad], event_of[is_bad])
     is_mature = events.time_ms <= as_of_ms - maturity_ms
-    immature_count = len(np.unique(record[event_of[bad & ~is_mature[event_of]]]))
-    bad &= is_mature[event_of]
-    kinds, numbers = _episodes(labels, label_of[bad])
+    immature_count = len(np.unique(record[event_of[is_bad & ~is_mature[event_of]]]))
+    is_bad &= is_mature[event_of]
+    label_of, event_of = label_of[is_bad], event_of[is_bad]
+    kinds, numbers = _episodes(labels, label_of)  # labels of one episode are one fraud
     if episodes is not None:
-        numbers, first = _episodes_by_key(events, event_of[bad], episodes)
-        kinds = tuple(labels.kind.take(pa.array(label_of[bad][first])).fill_null("").to_pylist())
+        numbers, first = _episodes_by_key(events, event_of, episodes)
+        kinds = tuple(labels.kind.take(pa.array(label_of[first])).fill_null("").to_pylist())
     fraud = np.full(len(events), -1, np.int32)
-    fraud[event_of[bad][::-1]] = numbers[::-1]  # the first label of an event counts
-    money = _amounts(events, labels, amount, (label_of[bad], numbers, fraud), record)
+    fraud[event_of[::-1]] = numbers[::-1]  # the first label of an event counts
+    money = _amounts(events, labels, amount, label_of, numbers, fraud, record)
     with_events, dense = np.unique(fraud[fraud >= 0], return_inverse=True)
     fraud[fraud >= 0] = dense
     sums = np.bincount(fraud[fraud >= 0], weights=money[fraud >= 0], minlength=len(with_events))
@@ -122,7 +123,7 @@ def mark_events(
     first_ms, last_fraud_ms = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
     np.minimum.at(first_ms, fraud[rows], events.time_ms[rows])
     np.maximum.at(last_fraud_ms, fraud[rows], events.time_ms[rows])
-    return Marks(
+    return LabelledEvents(
         fraud, is_mature, tuple(kinds[index] for index in with_events), sums.astype(np.float64), first_ms,
         last_fraud_ms, as_of_ms, maturity_ms, unmatched_count, int((labels.reported_ms > as_of_ms).sum()),
         immature_count, money, record,
@@ -141,11 +142,13 @@ def _records(events: Events, labels: Labels) -> NDArray[np.int64]:
     return np.asarray(encoded(_record_ids(events.event_id, labels.views)).indices).astype(np.int64)
 
 
-def _pairs(
+def _label_event_pairs(
     events: Events, labels: Labels, field: str | None, record: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the events of each label. Return (label, event) pairs by label, int64[P] both."""
-    if field is None and labels.views:
+    """Find the events of each label. Return P pairs by label: the labels and the events, int64[P] each. A label names
+    an event id, the id of an input record that is several events (its id without the view's name), or a value of the
+    key field `field`. `record` int64[N] is the number of each event's record."""
+    if field is None and labels.views:  # views make several events of a record
         first_rows = np.unique(record, return_index=True)[1]
         record_ids = _record_ids(events.event_id.take(pa.array(first_rows)), labels.views)
         label_records = rows_among(_record_ids(labels.keys, labels.views), record_ids)
@@ -159,7 +162,8 @@ def _pairs(
         rows = events.rows_of(labels.keys)
         has_event = np.flatnonzero(rows >= 0)
         return has_event, rows[has_event]
-    pairs = [_pairs_of_keys(events, labels, field, keys) for keys in _written_keys(events, labels.keys, field)]
+    variants = _written_keys(events, labels.keys, field)  # several if the field's values are stored as tokens
+    pairs = [_pairs_of_key_labels(events, labels, field, keys) for keys in variants]
     return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
 
@@ -174,7 +178,7 @@ def _written_keys(events: Events, keys: pa.Array, field: str) -> list[pa.Array]:
     ]
 
 
-def _pairs_of_keys(
+def _pairs_of_key_labels(
     events: Events, labels: Labels, field: str, keys: pa.Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the events of labels of keys: events of the key in the label's interval. Return (label, event) pairs."""
@@ -209,7 +213,7 @@ def _usual_delay_ms(events: Events, labels: Labels, label_of: np.ndarray, event_
 def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     """Return the kinds of the frauds of these labels, in the order of the labels, and the number of each label's."""
     numbers_text = pa.array(np.arange(len(labels.keys))).cast(TEXT)
-    alone = pc.binary_join_element_wise(numbers_text, pa.scalar(_ALONE, TEXT), pa.scalar("", TEXT))
+    alone = pc.binary_join_element_wise(numbers_text, pa.scalar(_SEPARATOR, TEXT), pa.scalar("", TEXT))
     name = pc.coalesce(labels.episode, alone).take(pa.array(label_of))
     numbers = np.asarray(encoded(name).indices).astype(np.int32)
     _, first = np.unique(numbers, return_index=True)
@@ -220,14 +224,14 @@ def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], ND
 def _episodes_by_key(
     events: Events, event_of: NDArray[np.int64], episodes: Episodes
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Group labelled events of a key with short gaps between them into frauds; an event without a key is one by itself.
-    Return the number of each event's fraud, and the index of each fraud's first event."""
+    """Group fraud events of a key with short gaps between them into frauds; an event without a key is one by itself.
+    Return the number of the fraud of each event in `event_of` (rows), and the index of each fraud's first event."""
     names = [events.columns[name].take(pa.array(event_of)).cast(TEXT) for name in episodes.domain]
-    key = pc.binary_join_element_wise(*names, pa.scalar(_ALONE, TEXT))
+    key = pc.binary_join_element_wise(*names, pa.scalar(_SEPARATOR, TEXT))
     code = np.asarray(encoded(key.fill_null("")).indices).astype(np.int64)
     time_ms = events.time_ms[event_of]
     order = np.lexsort((time_ms, code))
-    is_first = np.ones(len(order), np.bool_)
+    is_first = np.ones(len(order), np.bool_)  # of a fraud: at another key, or after a long gap
     is_first[1:] = (code[order][1:] != code[order][:-1]) | (np.diff(time_ms[order]) > episodes.gap_ms)
     is_first |= np.asarray(pc.is_null(key))[order]
     numbers = np.empty(len(order), np.int32)
@@ -236,20 +240,20 @@ def _episodes_by_key(
 
 
 def _amounts(
-    events: Events, labels: Labels, amount: str | None, pairs_and_frauds: tuple[np.ndarray, np.ndarray, np.ndarray],
+    events: Events, labels: Labels, amount: str | None, label_of: np.ndarray, fraud_of: np.ndarray, fraud: np.ndarray,
     record: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
     """Compute the money of each fraud event, float64[N]: its own amount, or its share of the labels' amount, otherwise
-    0. A record counts once."""
-    label_of, numbers, fraud = pairs_and_frauds
-    count = int(numbers.max(initial=-1)) + 1
+    0. `label_of` and `fraud_of` are pairs of a label and its fraud, `fraud` is each event's fraud or -1. Several events
+    of one record have their money on the first."""
+    count = int(fraud_of.max(initial=-1)) + 1
     label_money = np.zeros(count)
     chosen = np.unique(label_of)
-    number_of = np.zeros(len(labels.keys), np.int64)
-    number_of[label_of] = numbers
-    np.add.at(label_money, number_of[chosen], np.nan_to_num(labels.amount[chosen]))
-    has_said = np.zeros(count, np.bool_)
-    has_said[number_of[chosen[~np.isnan(labels.amount[chosen])]]] = True
+    fraud_of_label = np.zeros(len(labels.keys), np.int64)
+    fraud_of_label[label_of] = fraud_of
+    np.add.at(label_money, fraud_of_label[chosen], np.nan_to_num(labels.amount[chosen]))
+    label_has_amount = np.zeros(count, np.bool_)
+    label_has_amount[fraud_of_label[chosen[~np.isnan(labels.amount[chosen])]]] = True
     money = np.zeros(len(events))
     rows = np.flatnonzero(fraud >= 0)
     rows = rows[np.unique(record[rows], return_index=True)[1]]
@@ -263,7 +267,7 @@ def _amounts(
         money[rows] / np.where(summed[row_frauds] == 0, 1, summed[row_frauds]),
     )
     money[rows] = np.where(
-        has_said[row_frauds],
+        label_has_amount[row_frauds],
         np.where(summed[row_frauds] == 0, equal_money, label_money[row_frauds] * share),
         money[rows],
     )
