@@ -220,7 +220,7 @@ def _advance_rules(
     carry_on = carrier(program)
     while True:
         full = carry_on(rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs)
-        if full == y.FULL_NOT:
+        if full == y.NOT_FULL:
             return len(outputs.matches) <= most.matches
         if full == y.FULL_MATCHES and len(outputs.work.matches) > most.matches:
             return False

@@ -27,7 +27,7 @@ from cep.histories.pages import concat_histories, detach_segments, keys_with_pas
 from cep.histories.store import Histories, no_histories
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.kernels.pages.packed import COUNTS, order_rows, point_among_all, point_anew
+from cep.kernels.pages.packed import COUNTS, order_rows, renumber_pointers, shift_pointers
 from cep.kernels.records import PartOrder
 from cep.kernels.text.texts import longest_text
 from cep.nfa.deployed import RuleIdentity
@@ -143,7 +143,7 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
     lengths = np.array([(len(s.runs), len(s.nodes), len(s.events), len(s.keys)) for s in states], np.int64)
     bounds = np.concatenate([np.zeros((1, 4), np.int64), np.cumsum(lengths, axis=0)])
     run_bounds, node_bounds, row_bounds, key_bounds = (np.ascontiguousarray(column) for column in bounds.T)
-    point_among_all(runs, run_rule, nodes, row_registers, run_bounds, node_bounds, row_bounds)
+    shift_pointers(runs, run_rule, nodes, row_registers, run_bounds, node_bounds, row_bounds)
     keys_before = key_bounds[:-1].astype(np.int32)
     run_key = np.concatenate([s.run_key + before for s, before in zip(states, keys_before, strict=True)])
     events = [s.events for s in states]
@@ -215,7 +215,7 @@ def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarr
     run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
     nodes = keyed_state.nodes[order.nodes]
-    point_anew(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
+    renumber_pointers(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
     return KeyedState(
         keyed_state.layout,
         keyed_state.keys.take(pa.array(order.keys)),

@@ -30,7 +30,7 @@ from cep.engine.starts import NO_STARTS
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
 from cep.kernels.match.rules import advance_plain_rules
-from cep.kernels.pages.packed import point_anew
+from cep.kernels.pages.packed import renumber_pointers
 from cep.kernels.records import AllRuns, Events
 from cep.kernels.records import Program as Tables
 from cep.nfa.earlier_registers import Registers, as_float, changed_registers
@@ -73,7 +73,7 @@ def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutO
         full = advance_plain_rules(
             alone, table, open_runs_alone, none_shared, -y.FOREVER, outputs.work, outputs.scratch, outputs.runs
         )
-        if full == y.FULL_NOT:
+        if full == y.NOT_FULL:
             break
         outputs.enlarge(full)
     output = outputs.runs
@@ -328,7 +328,7 @@ def _ordered_by_key(keyed_state: KeyedState, program: Program) -> tuple[KeyedSta
     new_row = np.empty(len(order), np.int64)
     new_row[order] = np.arange(len(order))
     runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
-    point_anew(runs, keyed_state.run_rule, nodes, program.row_registers, new_row, np.arange(len(nodes)))
+    renumber_pointers(runs, keyed_state.run_rule, nodes, program.row_registers, new_row, np.arange(len(nodes)))
     ordered = keyed_state.events.take(order, np.arange(len(keyed_state.keys)))
     return replace(keyed_state, runs=runs, nodes=nodes, events=ordered), new_row
 

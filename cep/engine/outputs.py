@@ -75,8 +75,8 @@ class Outputs:
             self.scratch = self.scratch._replace(picked=np.empty(rows_count, np.int64))
         elif full == y.FULL_NODES:
             self.work = work._replace(nodes=_doubled(work.nodes, cursor[y.CURSOR_NODES]))
-        elif full == y.FULL_TRAIL:
-            self.scratch = self.scratch._replace(trail=np.empty((2 * len(self.scratch.trail), 3), np.int64))
+        elif full == y.FULL_STACK:
+            self.scratch = self.scratch._replace(stack=np.empty((2 * len(self.scratch.stack), 3), np.int64))
         elif full == y.FULL_MARKS:
             self.scratch = self.scratch._replace(marks=np.zeros(len(work.nodes), np.int64))
         elif full == y.FULL_MATCHES:

@@ -77,7 +77,7 @@ class Latest:
         there = there[np.argsort(self._latest.time[there], kind="stable")]
         event_type, span = np.full(len(there), self._event_type), np.zeros(len(there), np.int8)
         columns = {self._name: self._column.take(pa.array(there))}
-        rows = HistoryRows(self._classes.number[there], event_type, self._latest.time[there], span, columns)
+        rows = HistoryRows(self._classes.key_numbers[there], event_type, self._latest.time[there], span, columns)
         return rows, self._latest.at[there] // _ROWS
 
 

@@ -157,7 +157,7 @@ class _Opened:
         return all(
             look.event_type >= 0
             if look.is_latest
-            else look.is_begun and not any(kernels.is_any_asked(number, look.keys) for number in self.numbers)
+            else look.is_begun and not any(kernels.is_any_requested(number, look.keys) for number in self.numbers)
             for look in looks
         )
 

@@ -147,19 +147,19 @@ def known_values(table: HistoryTable, sub_rows: SubKeyRows, before: window_panes
     memory = _no_memory(len(row_of))
     memory.last[old], memory.since[old] = place[:before_count], before.pane_ms - before.code
     memory.is_lasting[old] = 1
-    memory.lacks[old] = np.where(before.weight < 0, NEVER, memory.since[old] - before.weight)
+    memory.forgotten_until[old] = np.where(before.weight < 0, NEVER, memory.since[old] - before.weight)
     value_rows = records.ValueRows(value[before_count:], place[before_count:], time_ms[before_count:], sub_rows.member)
-    answers = _followed(value_rows, records.Places(time_ms[order], starts, ends), memory)
+    answers = _followed(value_rows, records.KeyOrder(time_ms[order], starts, ends), memory)
     remembered = np.flatnonzero(memory.is_remembered)
     last_ms, since = time_ms[order][memory.last[remembered]], memory.since[remembered]
-    lacks = memory.lacks[remembered]
+    lacks = memory.forgotten_until[remembered]
     weight = np.where(lacks == NEVER, -1, np.maximum(since - lacks, 0))
     after = window_panes.PaneRows(key[row_of[remembered]], last_ms, last_ms - since, weight, sub[row_of[remembered]])
     begin_rows, is_forgotten = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
-    is_forgotten[rows] = answers.forgotten
-    begin_rows[rows] = np.append(rows, -1)[answers.begins]
+    is_forgotten[rows] = answers.is_forgotten
+    begin_rows[rows] = np.append(rows, -1)[answers.first_rows]
     lacking_ms = np.full(len(table.time), NEVER, np.int64)
-    lacking_ms[rows] = answers.lacking
+    lacking_ms[rows] = answers.forgotten_until
     is_lasting = memory.is_lasting[remembered].astype(bool)
     return KnownSubKeys(np.unique(key), begin_rows, lacking_ms, is_forgotten, after, is_lasting)
 
@@ -169,7 +169,7 @@ def _no_memory(values_count: int) -> records.Memory:
     return records.Memory(last, since, lacks, np.zeros(values_count, np.uint8), np.zeros(values_count, np.uint8))
 
 
-def _followed(rows: records.ValueRows, places: records.Places, memory: records.Memory) -> records.RowAnswers:
+def _followed(rows: records.ValueRows, places: records.KeyOrder, memory: records.Memory) -> records.RowAnswers:
     """Follow the memory from row to row, in place. Return the results by row."""
     count = len(rows.value)
     answers = records.RowAnswers(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8))
@@ -326,8 +326,8 @@ def _not_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64
     key_of[value_rows.value] = value_rows.key
     starts, ends = (np.searchsorted(value_rows.key, key_of, side) for side in ("left", "right"))
     rows = records.ValueRows(value_rows.value, place, time_ms, value_rows.member)
-    answers = _followed(rows, records.Places(time_ms, starts, ends), _no_memory(value_rows.values_count))
-    return answers.begins == place, answers.lacking
+    answers = _followed(rows, records.KeyOrder(time_ms, starts, ends), _no_memory(value_rows.values_count))
+    return answers.first_rows == place, answers.forgotten_until
 
 
 def _not_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:

@@ -107,8 +107,9 @@ def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool
 
     Shapes: order int64[N, 3] (columnar/order.py) has for each event its microseconds, its declared field, and its
     origin; with int64[0, 3] events are in the order of their rows. Source events of equal microseconds and field are
-    ordered by their partitions, then by arrival. Derived events are made in no reproducible order, so their ids order
-    them: the id of the record, the view, the whole id.
+    ordered by partition (the origin's bits from PARTITION_SHIFT on), then by arrival. Derived events (emitted by rules,
+    DERIVED_US or more) have no reproducible order of arrival. They are ordered by their record's id, their view, and
+    their whole id. An id ends with its view's name, whose length is the last VIEW_TAIL_BITS of the origin.
     """
     if order.shape[0] == 0:
         return a < b
@@ -119,7 +120,7 @@ def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool
     if order[a, 0] < DERIVED_US:
         if origin_a >> PARTITION_SHIFT != origin_b >> PARTITION_SHIFT:
             return origin_a < origin_b
-        return a < b
+        return a < b  # rows are in order of arrival
     tails = (origin_a & ((1 << VIEW_TAIL_BITS) - 1), origin_b & ((1 << VIEW_TAIL_BITS) - 1))
     record = _compare_ids(a, b, tails, offsets, data)
     if record != 0:

@@ -81,9 +81,10 @@ def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64,
 
 @bare
 def _fraud_at(chains: Int64, step: int, chain: int, events: MinedEvents, late_ms: int) -> int:
-    """Return the number of the fraud that a chain finds by one of its rows, −1 for none.
+    """Return the number of the fraud that a chain finds by the event of one step, −1 for none.
 
-    Before the last step, a row counts if it is less than `late_ms` older and if the last event may itself be a fraud.
+    A chain, chains[:, chain], has an event row for each step of a mined sequence; its last event raises the alert. A
+    fraud of an earlier event counts if the alert comes less than `late_ms` later, for a type of event that frauds have.
     """
     last = chains.shape[0] - 1
     row, end = chains[step, chain], chains[last, chain]
@@ -107,8 +108,10 @@ def fill_frauds(chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, 
 def count_chains(
     chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, open_frauds: Bool
 ) -> tuple[int, int, float]:
-    """Count results over the frauds that are still open, bool[F].
+    """Count the frauds that chains find, among the frauds that are still open: bool[F] by number.
 
+    A chain, chains[:, chain], has an event row for each step of a mined sequence. It finds frauds by any of its rows
+    (`by_any`) or by its last one, but not by a row that is `late_ms` older than the last.
     Returns: the open frauds that the chains find, the chains that find one, and the weight of the chains that find no
     fraud at all, open or not. Cost: O(S · C + F).
     """

@@ -42,7 +42,7 @@ class SharedCache(FunctionCache):
         """
         with paused():
             loaded = super().load_overload(signature, context)
-        if loaded is None and self._claim is None:
+        if loaded is None and self._claim is None:  # wait for a process that compiles it, or lock until it is saved
             self._claim = claimed(Path(self.cache_path) / f"{self._impl.filename_base}.lock")
             loaded = super().load_overload(signature, context)
             if loaded is not None:
@@ -63,9 +63,10 @@ class SharedCache(FunctionCache):
 
 
 def claimed(path: Path) -> int | None:
-    """Lock a file and return it; None on a file system without locks.
+    """Lock a file and return its descriptor; None if the file cannot be created.
 
-    Wait for another process that holds the lock, but not for ever, because it may be stopped.
+    Wait for another process that holds the lock, up to _WAIT_S, because it may be stopped. After this time, and without
+    locks in the file system, return the file without a lock: then two processes may compile the same kernel.
     """
     until = time.monotonic() + _WAIT_S
     try:
@@ -86,13 +87,13 @@ def claimed(path: Path) -> int | None:
 
 
 class PartLibrary(codegen.JITCodeLibrary):
-    """The compiled code of a part of a kernel, which its callers link, optimise and convert to machine code."""
+    """The LLVM code of a part, a kernel that others call. Only its callers become machine code, which saves time."""
 
     def _optimize_final_module(self) -> None:
         """Do nothing: each function is already simplified."""
 
     def _finalize_final_module(self) -> None:
-        """Give the engine no code, only the variables that numba sets for each compiled function."""
+        """Add only the variables that numba sets for each function to LLVM's engine: the callers have the code."""
         self._finalize_dynamic_globals()
         names = [variable.name for variable in self._final_module.global_variables if "NumbaEnv" in variable.name]
         empty = str(self._codegen._create_empty_module(f"{self.name}.variables"))  # noqa: SLF001 numba's own library does
@@ -129,7 +130,7 @@ _FLAGS: dict[_Flags, _Flags] = {}
 
 
 class Compiler(numba_compiler.Compiler):
-    """numba's compiler, with one object for equal flags.
+    """numba's compiler, with one object for equal flags, which is hashed once and compared at once (see _Flags).
 
     Python's garbage collector is paused, because it would traverse all new objects of numba repeatedly.
     """

@@ -60,8 +60,8 @@ STATE_WIDTH = 8
 # keeps a relaxed wait open after a take (these waits precede it).
 (
     W_TARGET, W_KIND, W_PREDICATE, W_CODE, W_CODE_END, W_RESULT, W_SIMPLE, W_SIMPLE_COLUMN, W_SIMPLE_REGISTER,
-    W_SIMPLE_OTHER, W_COUNT_REGISTER, W_COUNT_MIN, W_COUNT_MAX, W_RESET, W_MARKS, W_MARKS_END, W_GUARDS, W_GUARDS_END,
-    W_BOUNDS, W_BOUNDS_END, W_REOPENS,
+    W_SIMPLE_OTHER, W_COUNT_REGISTER, W_COUNT_MIN, W_COUNT_MAX, W_RESET, W_ROW_REGISTERS, W_ROW_REGISTERS_END,
+    W_GUARDS, W_GUARDS_END, W_BOUNDS, W_BOUNDS_END, W_REOPENS,
 ) = range(21)  # fmt: skip
 WAIT_WIDTH = 21
 # Contiguity. ABSENCE takes no event: the run matches if it is still open when its window closes; ABSENCE_NEXT matches
@@ -101,15 +101,16 @@ SIMPLE_OR_NULL = 16  # added if the condition also holds for a bound event whose
 # ------------------------------------------------------------------------------------------------ one rule's row
 (
     R_NUMBER, R_START_STATE, R_END_STATE, R_WITHIN_MS, R_WITHIN_EVENTS, R_FROM_MS, R_STARTS_UNTIL_MS, R_UNTIL_MS,
-    R_SKIP, R_SKIP_VARIABLE, R_TIMEOUTS, R_FIRES, R_MEASURES, R_MEASURES_END, R_RUNS_MAX, R_MATCHES_MAX, R_COUNTS,
-    R_IN_ORDER, R_MERGES, R_CONTROL, R_REACTS_TO_ALL, R_PLAIN,
-    R_ALIKE, R_REPEATS, R_SHARES, R_NODES_MAX,
+    R_SKIP, R_SKIP_VARIABLE, R_TIMEOUTS, R_DEADLINES_MATTER, R_MEASURES, R_MEASURES_END, R_RUNS_MAX, R_MATCHES_MAX,
+    R_COUNTS, R_IN_ORDER, R_MERGES, R_CONTROL, R_REACTS_TO_ALL, R_PLAIN,
+    R_SAME_WAIT, R_REPEATS, R_SHARES, R_NODES_MAX,
 ) = range(26)  # fmt: skip
-# R_CONTROL: a bit for each register that a condition may read. R_MERGES: runs may share a row. R_PLAIN: plain.py
-# suffices. R_ALIKE: all runs that have taken an event wait for the same condition. R_REPEATS: two runs may have bound
-# the same events to the same variables. R_SHARES: other rules start on the same events, and the starts are stored once
-# for all of them; one more than the number of the shared start, or 0. R_COUNTS: one more than the number of the stream
-# in which the rule needs positions, or 0. R_RUNS_MAX, R_NODES_MAX: per key (base/limits.py).
+# R_DEADLINES_MATTER: deadlines cause matches or time-outs. R_CONTROL: a bit for each register that a condition may
+# read. R_MERGES: runs may share a row. R_PLAIN: plain.py suffices. R_SAME_WAIT: all runs that have taken an event
+# wait for the same condition. R_REPEATS: two runs may have bound the same events to the same variables. R_SHARES:
+# other rules start on the same events, and the starts are stored once for all of them; one more than the number of
+# the shared start, or 0. R_COUNTS: one more than the number of the stream in which the rule needs positions, or 0.
+# R_RUNS_MAX, R_NODES_MAX: per key (base/limits.py).
 RULE_WIDTH = 26
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
@@ -126,7 +127,7 @@ INDEX_ENTRY_WIDTH = 6
 RUN_STATE, RUN_WAITS, RUN_EXPIRY, RUN_START_ROW, RUN_ORDINAL, RUN_START_ORDINAL, RUN_NODE = range(7)
 RUN_HEADER = 7
 TIMED_OUT = 1 << 62
-COMPLETE = 1 << 61
+HELD_BACK = 1 << 61
 # A state with n waits uses bits 0 to n - 1; bits 60, 59, … mark the stop events of greedy loops that have come.
 FREED = 1 << 60
 EVERY_WAIT = FREED - 1
@@ -152,4 +153,4 @@ COUNTERS = 6
     CURSOR_STREAM, CURSOR_OLD_NODES, CURSOR_MARK, CURSOR_COUNTED,
 ) = range(11)  # fmt: skip
 CURSOR_WIDTH = CURSOR_COUNTED + COUNTERS
-FULL_NOT, FULL_WORK, FULL_NODES, FULL_MATCHES, FULL_OUT, FULL_TRAIL, FULL_MARKS = range(7)
+NOT_FULL, FULL_WORK, FULL_NODES, FULL_MATCHES, FULL_OUT, FULL_STACK, FULL_MARKS = range(7)

@@ -68,9 +68,10 @@ class JsonValues(NamedTuple):
 class Program(NamedTuple):
     """The compiled rules of one key domain.
 
-    image int64[words] as layout.py draws it; rules int64[R, RULE_WIDTH]. Rule r reacts to the predicates
-    relevance[relevance_first[r] : relevance_first[r + 1]], both int32, where -1 stands for all events. streams
-    uint8[streams, event types] says which event types a stream numbers. start_runs int64[R, W] are the start runs.
+    image int64[words], the joined tables of all rules, as layout.py draws it; rules int64[R, RULE_WIDTH]. Rule r reacts
+    to the predicates relevance[relevance_first[r] : relevance_first[r + 1]], both int32, where -1 stands for all
+    events. streams uint8[streams, event types]: the event types that a stream has; its events are numbered for windows
+    of n events. start_runs int64[R, W]: the run of each rule that has taken no event.
     """
 
     image: Int64
@@ -91,8 +92,9 @@ class Rule(NamedTuple):
 class Events(NamedTuple):
     """The event table: columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new.
 
-    bitmaps uint64[P, words] have one bit for each new row: bit 0 belongs to first_row. weights int64[N] are the
-    additional counts of a bound event with long texts; int64[0] if there are none.
+    bitmaps uint64[P, words] tell for which new rows a predicate (condition on an event) holds: bit 0 is for first_row.
+    weights int64[N]: how many more bound events an event with long texts counts as, towards a key's limit; int64[0] if
+    0 for all.
     """
 
     columns: Int64
@@ -163,11 +165,11 @@ class RuleInput(NamedTuple):
 
 
 class SharedStarts(NamedTuple):
-    """Events that start several rules, by prefix, then key and row (engine/starts.py).
+    """Events that start several rules, by prefix (first steps that rules share), then key and row (engine/starts.py).
 
     keys int32[S], rows int64[S]; counts int64[S] is the number of starts up to and including each. weights int64[S] is
-    the count of each as a bound event, int64[0] if each counts once. Their bits are in bits uint64[P, words] at the
-    positions columns int64[S]. The events of prefix s are [bounds[s], bounds[s + 1]), int64.
+    the same, where starts with long texts count several times; int64[0] if each counts once. bits uint64[P, words] tell
+    for which starts a predicate holds, by bit columns[s], int64[S]. Prefix s begins at bounds[s], int64.
     """
 
     keys: Int32
@@ -206,9 +208,10 @@ class PrefixRuns(NamedTuple):
 class Work(NamedTuple):
     """The arrays that the matcher writes to during its work on one key of one rule.
 
-    runs int64[*, W]: row 0 is the start run, the key's runs follow. nodes int64[*, NODE_WIDTH]: the tree of bound
-    events. matches int64[*, MATCH_HEADER + measures]. registers int64[2 · registers]: value and null flag in turn.
-    counters int64[COUNTERS]. table_key uint64[2] is the key of the hashes of tables.
+    runs int64[*, W]: row 0 is the start run, which has taken no event; the key's runs follow. nodes int64[*,
+    NODE_WIDTH]: the tree of bound events. matches int64[*, MATCH_HEADER + measures]. registers int64[2 · registers]:
+    value and null flag in turn. counters int64[COUNTERS]. table_key uint64[2] is a secret for hashes, so that senders
+    cannot make runs collide.
     """
 
     runs: Int64
@@ -222,9 +225,9 @@ class Work(NamedTuple):
 class NumberedTexts(NamedTuple):
     """Texts that are being numbered (text/texts.py).
 
-    places uint64[2^n]: 0, or one more than the number of the text in this place, below the upper half of its hash.
-    codes int32[N] are the numbers, firsts int64[N] are the first rows with each number. key uint64[2] is the key of the
-    hashes. ahead uint64[33] are the hashes of the next rows.
+    places uint64[2^n], a hash table: 0 is empty, otherwise the upper 32 bits are of the hash of a text and the lower 32
+    bits are its number + 1. codes int32[N] are the numbers of rows, firsts int64[N] the first row of each number. key
+    uint64[2] is the key of the hashes. ahead uint64[33]: hashes of the next rows, computed before their search.
     """
 
     places: UInt64
@@ -235,7 +238,7 @@ class NumberedTexts(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The numbers of runs, nodes and matches of `Work` in use, and which array is full (FULL_*; FULL_NOT if none)."""
+    """The numbers of runs, nodes and matches of `Work` in use, and which array is full (FULL_*; NOT_FULL if none)."""
 
     runs: int
     nodes: int
@@ -246,24 +249,25 @@ class Counts(NamedTuple):
 class RuleScratch(NamedTuple):
     """Scratch memory of the matcher.
 
-    queue int32[new rows]; stream_count int32[K]: the events of a stream on each key; picked int64[rows of Work.runs];
-    trail int64[*, 3]: a stack of nodes, or a hash table of runs; counters_before int64[COUNTERS]: the counters before
-    the current key; marks int64[*], once a key has many nodes: the notes of match/room.py about each, initially 0.
+    queue int32[new rows]: events that a rule may react to. stream_count int32[K]: the events of a stream on each key.
+    picked int64[rows of Work.runs]: runs that an event may advance, or a heap of runs. stack int64[*, 3]: nodes (bound
+    events) that a walk comes back to, or a hash table of runs. counters_before int64[COUNTERS]: the counters before the
+    current key. marks int64[*], once a key has many nodes: the walk that has visited each (match/room.py), initially 0.
     """
 
     queue: Int32
     stream_count: Int32
     picked: Int64
-    trail: Int64
+    stack: Int64
     counters_before: Int64
     marks: Int64
 
 
 class RunOutput(NamedTuple):
-    """The runs that stay open, and the position of the matcher.
+    """The runs that stay open, and the cursor: where the matcher resumes when a full array has been enlarged.
 
-    runs int64[*, W], keys and rules int32[*]; counters int64[COUNTERS, R]: the amount that each rule has added to each
-    counter of `Work`; cursor int64[CURSOR_WIDTH].
+    runs int64[*, W] (layout.py), keys and rules int32[*], with room for more rows; counters int64[COUNTERS, R]: the
+    amount that each rule has added to each counter of `Work`; cursor int64[CURSOR_WIDTH].
     """
 
     runs: Int64
@@ -317,9 +321,10 @@ class PartOrder(NamedTuple):
 
 
 class StateRows(NamedTuple):
-    """The rows of a keyed state, the input of written pages: key_offsets int64[K + 1]; runs int64[n, W], rules and keys
-    int32[n]; row_registers uint8[rules, registers]; nodes int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C,
-    E], whose first row, the keys, is not read.
+    """The rows of a keyed state that are written as pages, each the stored bytes of a group of keys: key_offsets
+    int64[K + 1] of the keys' texts; runs int64[n, W] with their rules and keys int32[n]; row_registers uint8[rules,
+    registers] marks registers that hold the row of an event; nodes int64[m, NODE_WIDTH]; event_keys int32[E]; events
+    int64[C, E] by column: the first, the keys, is not read.
     """
 
     key_offsets: Int64
@@ -356,9 +361,9 @@ class PageBytes(NamedTuple):
 
 
 class ReadRows(NamedTuple):
-    """The rows of all pages that were read: runs int64[n, W], rules and keys int32[n], by rule, then page; nodes
-    int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C · E], column by column; has uint8[C] marks the columns
-    that are not 0 everywhere; lengths int64[K] of the keys' texts.
+    """The rows of all pages (stored bytes of groups of keys) that were read: runs int64[n, W], their rules and keys
+    int32[n], by rule, then page; nodes int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C · E], column by
+    column; nonzero_columns uint8[C] marks the columns that are not 0 everywhere; lengths int64[K] of the keys' texts.
     """
 
     runs: Int64
@@ -367,7 +372,7 @@ class ReadRows(NamedTuple):
     nodes: Int64
     event_keys: Int32
     events: Int64
-    has: UInt8
+    nonzero_columns: UInt8
     lengths: Int64
 
 

@@ -71,8 +71,9 @@ def word_at(data: UInt8, position: int) -> np.uint64:
 
 @bare
 def _last_word(data: UInt8, position: int, hi: int, length: int) -> np.uint64:
-    """Return the bytes after the last whole word, with the length in the top byte.
+    """Return the last word of a hash: data[position:hi], fewer than eight bytes, and the length of the whole text.
 
+    SipHash has the length in the top byte, so that texts that differ in zero bytes at the end have different words.
     Usually more bytes follow in the buffer; then one load reads eight bytes, and a mask removes the extra ones.
     """
     word, shift = _U(length) << _U(56), _U(0)

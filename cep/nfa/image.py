@@ -120,14 +120,14 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
     state_words[:, y.S_VARIABLE] = states[:, 5]
 
     wait_words = np.empty((len(waits), y.WAIT_WIDTH), np.int64)
-    wait_words[:, : y.W_MARKS] = waits[:, : y.W_MARKS]
+    wait_words[:, : y.W_ROW_REGISTERS] = waits[:, : y.W_ROW_REGISTERS]
     offset = np.repeat(first_state, parts.counts(Section.WAITS))
     wait_words[:, y.W_TARGET] = np.where(waits[:, y.W_TARGET] < 0, waits[:, y.W_TARGET], waits[:, y.W_TARGET] + offset)
     wait_words[:, y.W_PREDICATE] = place.predicate[waits[:, y.W_PREDICATE]]
     wait_words[:, y.W_CODE : y.W_SIMPLE] = placed(waits[:, y.W_CODE : y.W_SIMPLE], Section.WAITS)
     for column in (y.W_SIMPLE_COLUMN, y.W_SIMPLE_OTHER):  # 0 stays 0 if there is no simple form
         wait_words[:, column] = place.column[waits[:, column]]
-    _set_range(wait_words, y.W_MARKS, at_marks, 1, waits[:, 14])
+    _set_range(wait_words, y.W_ROW_REGISTERS, at_marks, 1, waits[:, 14])
     _set_range(wait_words, y.W_GUARDS, at_guards, y.GUARD_WIDTH, waits[:, 15])
     _set_range(wait_words, y.W_BOUNDS, at_bounds, y.BOUND_WIDTH, waits[:, 16])
     wait_words[:, y.W_REOPENS] = waits[:, 17]

@@ -469,7 +469,7 @@ class RuleTables:
         row[y.R_SKIP] = _SKIP[pattern.skip.kind]
         row[y.R_SKIP_VARIABLE] = self._variables.get(pattern.skip.variable or "", -1)
         row[y.R_TIMEOUTS] = int(pattern.timeout_measures is not None)
-        row[y.R_FIRES] = int(self._fires)
+        row[y.R_DEADLINES_MATTER] = int(self._fires)
         row[y.R_MEASURES_END] = len(self.measures)
         row[y.R_RUNS_MAX] = RUNS_PER_KEY_MAX
         row[y.R_NODES_MAX] = NODES_PER_KEY_MAX
@@ -479,7 +479,7 @@ class RuleTables:
         row[y.R_MERGES] = int(self._merges)
         row[y.R_REACTS_TO_ALL] = int(self.reacts_to_all)
         row[y.R_PLAIN] = int(self._plain)
-        row[y.R_ALIKE] = int(self._waits_alike())
+        row[y.R_SAME_WAIT] = int(self._waits_alike())
         row[y.R_REPEATS] = int(repeats)
         row[y.R_CONTROL] = sum(1 << register for register in range(self._control_count))
         return row

@@ -6,7 +6,7 @@ import pyarrow as pa
 from cep.engine.keyed_state import KeyedState
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
-from cep.kernels.pages.packed import point_anew
+from cep.kernels.pages.packed import renumber_pointers
 
 
 def some_row(nodes: Int64) -> Int64:
@@ -31,7 +31,7 @@ def select_keys(keyed_state: KeyedState, is_selected: np.ndarray, row_registers:
     new_node = np.cumsum(in_nodes, dtype=np.int64) - 1
     runs = keyed_state.runs[in_runs]
     run_rule, nodes = keyed_state.run_rule[in_runs], keyed_state.nodes[in_nodes]
-    point_anew(runs, run_rule, nodes, row_registers, new_row, new_node)
+    renumber_pointers(runs, run_rule, nodes, row_registers, new_row, new_node)
     return KeyedState(
         keyed_state.layout,
         keyed_state.keys.filter(pa.array(is_selected)),

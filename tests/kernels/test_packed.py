@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cep.columnar.batch import read_only
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
-from cep.kernels.pages.packed import COUNTS, KEYS, get_line, order_rows, point_among_all, point_anew, put_line
+from cep.kernels.pages.packed import COUNTS, KEYS, get_line, order_rows, put_line, renumber_pointers, shift_pointers
 from cep.kernels.records import PartOrder
 
 EXTREMES = (0, 1, -1, 255, 256, -128, 65_535, 65_536, 2**31, 2**61, 2**63 - 1, -(2**63), 1_700_000_000_000)
@@ -113,10 +113,10 @@ def test_what_is_pointed_to_stays_the_same(seed: int) -> None:
     node_bounds, node_order, node_place = ordered(node_part)
     run_bounds, run_order, _ = ordered(run_part)
     moved, moved_nodes, moved_rule = runs[run_order], nodes[node_order], rule[run_order]
-    point_anew(moved, moved_rule, moved_nodes, REGISTERS, row_place, node_place)
+    renumber_pointers(moved, moved_rule, moved_nodes, REGISTERS, row_place, node_place)
     bounds_of_run = (row_bounds[run_part[run_order]], node_bounds[run_part[run_order]])
     assert (row_order[moved[:, y.RUN_START_ROW] + bounds_of_run[0]] == runs[run_order, y.RUN_START_ROW]).all()
-    assert point_among_all(moved, moved_rule, moved_nodes, REGISTERS, run_bounds, node_bounds, row_bounds)
+    assert shift_pointers(moved, moved_rule, moved_nodes, REGISTERS, run_bounds, node_bounds, row_bounds)
     # Rows and nodes are now numbered in the new order: `row_order` and `node_order` lead back.
     expected, expected_nodes = runs[run_order], nodes[node_order]
     assert (node_order[moved[:, y.RUN_NODE]] == expected[:, y.RUN_NODE]).all()
@@ -139,4 +139,4 @@ def test_a_run_of_no_rule_is_told() -> None:
     runs, nodes = np.zeros((1, y.RUN_HEADER + 2), np.int64), np.zeros((0, y.NODE_WIDTH), np.int64)
     bounds = np.array([0, 1])
     for rule in (len(REGISTERS), -1):
-        assert not point_among_all(runs, np.array([rule], np.int32), nodes, REGISTERS, bounds, 0 * bounds, bounds)
+        assert not shift_pointers(runs, np.array([rule], np.int32), nodes, REGISTERS, bounds, 0 * bounds, bounds)

@@ -66,7 +66,7 @@ def _matches(advanced: Advanced) -> list[tuple[object, ...]]:
 def test_the_plain_matcher_finds_what_the_general_one_finds(name: str, skip: str) -> None:
     compiled = _program(name, skip)
     row = compiled.rules[0].row
-    assert (row[y.R_PLAIN], row[y.R_ALIKE]) == (1, int(PLAIN[name][1]))
+    assert (row[y.R_PLAIN], row[y.R_SAME_WAIT]) == (1, int(PLAIN[name][1]))
     matched = 0
     for seed in range(4):
         events = batch(*_events(Random(f"{name}/{seed}"), 300))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cep.base.errors import SourceError, StateCorruptError, StateFormatError, StoreError
 from cep.base.limits import LIST_ENTRY_BYTES_MAX
 from cep.kernels.records import MemberSet
-from cep.kernels.text.members import _has, distinct
+from cep.kernels.text.members import _contains, distinct
 from cep.lists import store as module
 from cep.lists.entries import Keys, is_kind, keys_of, read_entries
 from cep.lists.members import EMPTY, KeySet, build, chosen, joined, mapped, write
@@ -172,7 +172,7 @@ def test_keys_that_are_made_to_collide(entries: list[str], values: list[str], ha
     members = MemberSet(np.array([0, len(texts)]), hashes[order], distinct_keys.offsets, distinct_keys.data)
     for text in [*values, *every, "D-7"]:
         data = np.frombuffer(text.encode(), np.uint8)
-        assert _has(members, np.uint64(len(text) % hashes_count), data, 0, len(data)) == (text in every)
+        assert _contains(members, np.uint64(len(text) % hashes_count), data, 0, len(data)) == (text in every)
 
 
 def test_the_empty_set_is_that_of_no_keys() -> None:

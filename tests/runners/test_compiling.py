@@ -133,7 +133,7 @@ def types_of(monkeypatch: pytest.MonkeyPatch, number: int, work: Any) -> list[An
 
     def call(*arguments: Any) -> int:
         argument_types.append(tuple(map(typeof, arguments)))
-        return y.FULL_NOT
+        return y.NOT_FULL
 
     call.__name__ = kernels[number].__name__
     kernels[number] = call

@@ -191,9 +191,10 @@ def _block_float_unary(op: int, operand: _FloatLane, result: _FloatLane, n: int)
 def _block_integer_unary(
     op: int, operand: _Lane, factor: int, result: _Lane, floats: Float64, n: int, errors: Int64
 ) -> None:
-    """Run NEG, ABS, SCALE, TO_FLOAT, TO_FLOAT_REST or QUOTIENT; `factor` is the constant of all but the first two.
+    """Run NEG, ABS, SCALE, TO_FLOAT, TO_FLOAT_REST or QUOTIENT on n values of a register.
 
-    `floats` is the memory of the result as float64[BLOCK]. errors[0] counts overflows.
+    SCALE multiplies by `factor`, a power of ten. The last three divide by it; TO_FLOAT_REST is the rounding error of
+    TO_FLOAT. `floats` is the memory of the result as float64[BLOCK]. errors[0] counts overflows.
     """
     x, xn, out, outf, outn = operand.values, operand.nulls, result.values, floats, result.nulls
     for i in range(n):
@@ -267,7 +268,10 @@ def _float_lane(machine: _Machine, register: int) -> _FloatLane:
 
 @kernel
 def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machine, errors: Int64) -> None:
-    """Run all instructions on n events from row `lo` on. errors int64[I] counts overflows by instruction."""
+    """Run all instructions on n events from row `lo` on. errors int64[I] counts overflows by instruction.
+
+    An instruction is (opcode, target register t, operands a, b, c). The numbers of opcodes are in groups (opcodes.py).
+    """
     ints, floats, nulled = machine.ints, machine.floats, machine.nulls
     for pc in range(code.instructions.shape[0]):
         op, t, a = code.instructions[pc, 0], code.instructions[pc, 1], code.instructions[pc, 2]
@@ -281,9 +285,9 @@ def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machi
             for i in range(n):
                 ints[t, i] = value
                 nulled[t, i] = b
-        elif op >= o.AND or op == o.NULL_IF_ZERO:
+        elif op >= o.AND or op == o.NULL_IF_ZERO:  # three-valued logic
             _block_logic(op, _lane(machine, a), _lane(machine, b), _lane(machine, c), _lane(machine, t), n)
-        elif (
+        elif (  # two floats: comparisons, arithmetic, and rounding errors (twofold.py)
             op >= o.FLT
             or (op >= o.FADD and op <= o.FDIV)
             or op == o.FMIN
@@ -291,14 +295,14 @@ def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machi
             or (op >= o.FADD_REST and op <= o.FSETTLE)
         ):
             _block_float(op, _float_lane(machine, a), _float_lane(machine, b), _float_lane(machine, t), ints[t], n)
-        elif op >= o.FADD and op <= o.FFLOOR:
+        elif op >= o.FADD and op <= o.FFLOOR:  # one float
             _block_float_unary(op, _float_lane(machine, a), _float_lane(machine, t), n)
         elif op == o.SCALE or op == o.TO_FLOAT or op == o.QUOTIENT or op == o.TO_FLOAT_REST:
             factor = code.constants[b]
             _block_integer_unary(op, _lane(machine, a), factor, _lane(machine, t), floats[t], n, errors[pc : pc + 1])
         elif op == o.NEG or op == o.ABS:
             _block_integer_unary(op, _lane(machine, a), int64(1), _lane(machine, t), floats[t], n, errors[pc : pc + 1])
-        else:
+        else:  # two integers
             _block_integer(op, _lane(machine, a), _lane(machine, b), _lane(machine, t), n, errors[pc : pc + 1])
 
 

@@ -99,13 +99,13 @@ def _float_step(op: int, x: float, z: float) -> tuple[float, bool]:
         return np.cos(x), False
     if op == o.FFLOOR:
         return np.floor(x), False
-    if op == o.FADD_REST:
+    if op == o.FADD_REST:  # the rounding error of x + z
         return sum_rest(x, z), False
-    if op == o.FMUL_REST:
+    if op == o.FMUL_REST:  # the rounding error of x * z
         return product_rest(x, z), False
-    if op == o.FSETTLE:
+    if op == o.FSETTLE:  # 0 if the difference x is within the error of numbers of size z
         return settled(x, z), False
-    inside = x >= -1.0 and x <= 1.0
+    inside = x >= -1.0 and x <= 1.0  # the remaining instruction is FASIN
     return np.arcsin(x if inside else 0.0), not inside
 
 

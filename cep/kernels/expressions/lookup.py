@@ -23,7 +23,7 @@ def _bucket(value: int) -> int:
 
 
 @inlined
-def _met(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, int]:
+def _find_satisfied(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, int]:
     """Return the range of the entries in [lo, hi) whose constant the value matches. Shapes: constants ascend there."""
     first, end = lo, hi
     if kind == y.INDEX_EQ:
@@ -47,7 +47,7 @@ def _met(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, i
 
 
 @inlined
-def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work, errors: Int64) -> None:
+def _set_bit_if_met(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work, errors: Int64) -> None:
     """Set the bit of entry k's predicate for the event in `row`, if the other conditions of the predicate hold."""
     event_type = entries[k, y.INDEX_TYPE]
     if event_type >= 0 and events.columns[y.COLUMN_TYPE, row] != event_type:
@@ -69,8 +69,10 @@ def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: 
 def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8, work: Work, errors: Int64) -> None:
     """Fill the bitmaps of indexed predicates for the new events. They are zero at the start.
 
-    Shapes: occupied uint8[FILTER_SIZE] is scratch; errors int64[E] counts overflows by entry. Of `work` only registers
-    and counters are used. Cost: O(N) per group, plus the satisfied entries.
+    An entry is a predicate `column op constant`; a group has the entries with one column and comparison, by constant.
+    `occupied` marks the hash buckets with a constant: for INDEX_EQ, it rejects most values without a search. Shapes:
+    occupied uint8[FILTER_SIZE] is scratch; errors int64[E] counts overflows by entry. `work` lends registers and
+    counters. Cost: O(N) per group, plus the satisfied entries.
     """
     entries, values = index.entries, index.values
     for g in range(index.groups.shape[0]):
@@ -86,7 +88,7 @@ def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8
             value = events.columns[column, row]
             if kind == y.INDEX_EQ and occupied[_bucket(value)] == 0:
                 continue
-            k, end = _met(values, lo, hi, kind, value)
+            k, end = _find_satisfied(values, lo, hi, kind, value)
             while k < end:
-                _mark(image, entries, k, events, row, work, errors)
+                _set_bit_if_met(image, entries, k, events, row, work, errors)
                 k += 1

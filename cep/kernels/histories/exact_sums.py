@@ -22,7 +22,7 @@ _LEVEL = 3.944304526105059e-31  # 2^-101
 
 @bare
 def accumulate(acc: Int64, bits: int, sign: int) -> None:
-    """Add a float64, given by its bits, to the exact sum, `sign` (1 or -1) times."""
+    """Add a float64, given by its bits, to the exact sum Σ acc[c] · 2^(32 c − 1074), `sign` (1 or -1) times."""
     exponent = (bits >> int64(52)) & int64(0x7FF)
     mantissa = bits & int64(0xFFFFFFFFFFFFF)
     if exponent != 0:
@@ -51,7 +51,7 @@ def _carry(acc: Int64) -> int:
 
 @bare
 def rounded(acc: Int64) -> float:
-    """Return the float64 nearest to the sum, ties to even. The chunks are normalised in place."""
+    """Return the float64 nearest to the sum Σ acc[c] · 2^(32 c − 1074), ties to even. The chunks acc[c] are carried."""
     negative = _carry(acc) < 0
     if negative:
         for c in range(acc.shape[0]):
@@ -114,23 +114,23 @@ def _error_of_product(x: float, z: float, product: float) -> float:
 
 
 @bare
-def accumulate_square(acc: Int64, value: float, word: Float64, words: Int64, sign: int) -> None:
-    """Add `sign` times the square of a finite float64, exactly; `word` float64[1] and `words` int64[1] share memory."""
-    word[0] = value * value
-    square = word[0]
-    accumulate(acc, words[0], sign)
-    word[0] = _error_of_product(value, value, square)
-    accumulate(acc, words[0], sign)
+def accumulate_square(acc: Int64, value: float, slot: Float64, slot_bits: Int64, sign: int) -> None:
+    """Add `sign` times the square of a finite float64, exactly; slot float64[1] and slot_bits int64[1] share memory."""
+    slot[0] = value * value
+    square = slot[0]
+    accumulate(acc, slot_bits[0], sign)
+    slot[0] = _error_of_product(value, value, square)
+    accumulate(acc, slot_bits[0], sign)
 
 
 @bare
-def as_two(acc: Int64, pair: Float64, word: Float64, words: Int64) -> None:
-    """Write the sum as two floats, pair[0] + pair[1]; `word` float64[1] and `words` int64[1] are the same memory."""
+def as_two(acc: Int64, pair: Float64, slot: Float64, slot_bits: Int64) -> None:
+    """Write the sum as two floats, pair[0] + pair[1]; slot float64[1] and slot_bits int64[1] share memory."""
     pair[0] = rounded(acc)
-    word[0] = pair[0]
-    accumulate(acc, words[0], -1)
+    slot[0] = pair[0]
+    accumulate(acc, slot_bits[0], -1)
     pair[1] = rounded(acc)
-    accumulate(acc, words[0], 1)
+    accumulate(acc, slot_bits[0], 1)
 
 
 @bare

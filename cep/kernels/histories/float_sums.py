@@ -19,7 +19,7 @@ FLOATS_AT, SQUARES_AT, SQUARES_END = 2, 6, 12
 
 
 @bare
-def _loaded(acc: Int64, tally: Int64, first: int, end: int) -> None:
+def _load_sum(acc: Int64, tally: Int64, first: int, end: int) -> None:
     """Set the accumulator to the sum of the floats tally[first:end]."""
     acc[:] = 0
     for i in range(first, end):
@@ -28,17 +28,20 @@ def _loaded(acc: Int64, tally: Int64, first: int, end: int) -> None:
 
 
 @bare
-def _stored(acc: Int64, tally: Int64, first: int, end: int, word: Float64, words: Int64) -> bool:
-    """Write the accumulator's sum to tally[first:end] as floats that add up to it. Return False if they are too few."""
+def _store_sum(acc: Int64, tally: Int64, first: int, end: int, slot: Float64, slot_bits: Int64) -> bool:
+    """Write the exact sum in acc to tally[first:end] as floats that add up to it; slot and slot_bits share memory.
+
+    Returns False if there are too few floats for the sum.
+    """
     tally[first:end] = 0
     for i in range(first, end):
-        word[0] = rounded(acc)
-        if word[0] == 0.0:
+        slot[0] = rounded(acc)
+        if slot[0] == 0.0:
             return True
-        if not np.isfinite(word[0]):
+        if not np.isfinite(slot[0]):
             return False
-        tally[i] = words[0]
-        accumulate(acc, words[0], -1)
+        tally[i] = slot_bits[0]
+        accumulate(acc, slot_bits[0], -1)
     return rounded(acc) == 0.0
 
 
@@ -53,16 +56,16 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
     is_spread = tally.shape[1] > SQUARES_AT
     segment, floats = moves.segment, moves.values.view(np.float64)
     sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
-    pair, pair_squares, word = np.zeros(2, np.float64), np.zeros(2, np.float64), np.zeros(1, np.float64)
-    words = word.view(np.int64)
+    pair, pair_squares, slot = np.zeros(2, np.float64), np.zeros(2, np.float64), np.zeros(1, np.float64)
+    slot_bits = slot.view(np.int64)
     low = high = 0
     for q in range(windows.segment.shape[0]):
-        of_window = windows.segment[q]
-        if q == 0 or of_window != windows.segment[q - 1]:
-            _loaded(sums, tally[of_window], FLOATS_AT, SQUARES_AT)
+        window_segment = windows.segment[q]
+        if q == 0 or window_segment != windows.segment[q - 1]:
+            _load_sum(sums, tally[window_segment], FLOATS_AT, SQUARES_AT)
             if is_spread:
-                _loaded(squares, tally[of_window], SQUARES_AT, SQUARES_END)
-            while high < segment.shape[0] and segment[high] < of_window:
+                _load_sum(squares, tally[window_segment], SQUARES_AT, SQUARES_END)
+            while high < segment.shape[0] and segment[high] < window_segment:
                 high += 1
             low = high
         while high < windows.highs[q] or low < windows.lows[q]:
@@ -71,16 +74,16 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
             if (moves.enters if is_entering else moves.leaves)[position] != 0:
                 accumulate(sums, moves.values[position], 1 if is_entering else -1)
                 if is_spread:
-                    accumulate_square(squares, floats[position], word, words, 1 if is_entering else -1)
+                    accumulate_square(squares, floats[position], slot, slot_bits, 1 if is_entering else -1)
             high, low = (high + 1, low) if is_entering else (high, low + 1)
         if is_spread:
-            as_two(sums, pair, word, words)
-            as_two(squares, pair_squares, word, words)
+            as_two(sums, pair, slot, slot_bits)
+            as_two(squares, pair_squares, slot, slot_bits)
             count = out[q]
             out[q] = np.sqrt(max(spread_of(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
         else:
             if rests.shape[0] > 0:
-                as_two(sums, pair, word, words)
+                as_two(sums, pair, slot, slot_bits)
                 out[q], rests[q] = pair[0], pair[1]
             else:
                 out[q] = rounded(sums)
@@ -90,13 +93,15 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
 def float_tallies_after(tally: Int64, segment: Int64, values: Int64, change: Int64) -> bool:
     """Add change int64[M] (1, 0 or −1) times each member to the floats of its segment's tally, in place.
 
-    Return False if the floats cannot express all sums; their content is then undefined. Shapes: as in float_tallies_at.
+    A tally, int64[S, 6 or 12] by segment (the number of a key or sub-key), has a window's sum as bits of a few floats,
+    and for a standard deviation (12) also of the squares. values int64[M] are bits of finite floats. Return False if
+    the floats cannot express all sums; their content is then undefined.
     """
     is_spread = tally.shape[1] > SQUARES_AT
     floats = values.view(np.float64)
     sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
-    word = np.zeros(1, np.float64)
-    words = word.view(np.int64)
+    slot = np.zeros(1, np.float64)
+    slot_bits = slot.view(np.int64)
     fits = True
     i = 0
     while i < segment.shape[0]:
@@ -106,15 +111,15 @@ def float_tallies_after(tally: Int64, segment: Int64, values: Int64, change: Int
             i += 1
         if changes == 0:
             continue
-        _loaded(sums, row, FLOATS_AT, SQUARES_AT)
+        _load_sum(sums, row, FLOATS_AT, SQUARES_AT)
         for j in range(start, i):
             if change[j] != 0:
                 accumulate(sums, values[j], change[j])
-        fits = _stored(sums, row, FLOATS_AT, SQUARES_AT, word, words) and fits
+        fits = _store_sum(sums, row, FLOATS_AT, SQUARES_AT, slot, slot_bits) and fits
         if is_spread:
-            _loaded(squares, row, SQUARES_AT, SQUARES_END)
+            _load_sum(squares, row, SQUARES_AT, SQUARES_END)
             for j in range(start, i):
                 if change[j] != 0:
-                    accumulate_square(squares, floats[j], word, words, change[j])
-            fits = _stored(squares, row, SQUARES_AT, SQUARES_END, word, words) and fits
+                    accumulate_square(squares, floats[j], slot, slot_bits, change[j])
+            fits = _store_sum(squares, row, SQUARES_AT, SQUARES_END, slot, slot_bits) and fits
     return fits

@@ -51,15 +51,9 @@ def fill_places(hashes: UInt64, places: Int32) -> None:
 
 @bare
 def number_texts(
-    places: Int32,
-    stored_hashes: UInt64,
-    stored_offsets: Int64,
-    stored_data: UInt8,
-    hashes: UInt64,
-    offsets: Int64,
-    data: UInt8,
-    out: Int32,
-) -> None:
+    places: Int32, stored_hashes: UInt64, stored_offsets: Int64, stored_data: UInt8, hashes: UInt64, offsets: Int64,
+    data: UInt8, out: Int32,
+) -> None:  # fmt: skip
     """Fill out int32[B] with the index of each text among a table's candidate texts, −1 for other texts."""
     mask = np.uint64(places.shape[0] - 1)
     for i in range(hashes.shape[0]):
@@ -101,36 +95,37 @@ def fill_codes(table: CodeTable) -> None:
 
 
 @bare
-def is_any_asked(number: Int32, keys: Bool) -> bool:
+def is_any_requested(key_numbers: Int32, keys: Bool) -> bool:
     """Return True if a requested key, bool[K] by number, has events in a block."""
-    for asked_key in number:
-        if asked_key >= 0 and keys[asked_key]:
+    for key_number in key_numbers:
+        if key_number >= 0 and keys[key_number]:
             return True
     return False
 
 
 @bare
-def choose(rows: BlockRows, request: BlockRequest, back_ms: int, chosen: Bool) -> None:
-    """Set chosen bool[N] for the events of requested keys that are later than back_ms."""
-    key, time, number, keys = rows.key, rows.time, request.number, request.keys
-    if not is_any_asked(number, keys):
+def choose(rows: BlockRows, request: BlockRequest, after_ms: int, chosen: Bool) -> None:
+    """Set chosen bool[N] for the events of requested keys that are later than after_ms."""
+    key, time, key_numbers, keys = rows.key, rows.time, request.key_numbers, request.keys
+    if not is_any_requested(key_numbers, keys):
         return
     for i in range(key.shape[0]):
-        asked_key = number[key[i]]
-        if asked_key >= 0 and keys[asked_key] and time[i] > back_ms:
+        key_number = key_numbers[key[i]]
+        if key_number >= 0 and keys[key_number] and time[i] > after_ms:
             chosen[i] = True
 
 
 @bare
 def choose_classes(
-    codes: UInt32, table: CodeTable, rows: BlockRows, request: BlockRequest, back_ms: int, chosen: Bool
+    codes: UInt32, table: CodeTable, rows: BlockRows, request: BlockRequest, after_ms: int, chosen: Bool
 ) -> None:
-    """Set chosen bool[N] for the events of requested keys that are later than back_ms and have a wanted class.
+    """Set chosen bool[N] for the events of requested keys that are later than after_ms and have a wanted class.
 
-    A class has a code: codes uint32[N] of the events; `table` is a hash table of the wanted ones, with a bit filter.
+    A class is a key's events with equal values of some fields. Its code is a hash of 32 bits: codes uint32[N] of the
+    events; `table` is a hash table of the wanted codes, with a filter of bits that rejects most others.
     """
     bits, places, codes_wanted = table.bits, table.places, table.codes
-    key, time, number, keys = rows.key, rows.time, request.number, request.keys
+    key, time, key_numbers, keys = rows.key, rows.time, request.key_numbers, request.keys
     mask = np.uint32(places.shape[0] - 1)
     for i in range(key.shape[0]):
         if _has_bit(bits, codes[i]) == 0:
@@ -138,15 +133,15 @@ def choose_classes(
         place = int64(codes[i] & mask)
         while places[place] >= 0:
             if codes_wanted[places[place]] == codes[i]:
-                asked_key = number[key[i]]
-                if asked_key >= 0 and keys[asked_key] and time[i] > back_ms:
+                key_number = key_numbers[key[i]]
+                if key_number >= 0 and keys[key_number] and time[i] > after_ms:
                     chosen[i] = True
                 break
             place = (place + 1) & int64(mask)
 
 
 @bare
-def fill_classes(table: CodeTable, number: Int32, values: ValueBytes) -> None:
+def fill_classes(table: CodeTable, key_numbers: Int32, values: ValueBytes) -> None:
     """Fill the hash table of classes: enter each pair of a key, number int32[C], and a value once, by its code.
 
     Pairs of key −1 (absent) or with a null are left out.
@@ -155,13 +150,13 @@ def fill_classes(table: CodeTable, number: Int32, values: ValueBytes) -> None:
     offsets, data, nulls = values.offsets, values.data, values.nulls
     mask = np.uint32(places.shape[0] - 1)
     for i in range(codes.shape[0]):
-        if number[i] < 0 or (nulls.shape[0] > 0 and nulls[i] != 0):
+        if key_numbers[i] < 0 or (nulls.shape[0] > 0 and nulls[i] != 0):
             continue
         _set_bit(bits, codes[i])
         place = int64(codes[i] & mask)
         while places[place] >= 0:
             candidate = places[place]
-            if number[candidate] == number[i] and _is_same(offsets, data, i, offsets, data, candidate):
+            if key_numbers[candidate] == key_numbers[i] and _is_same(offsets, data, i, offsets, data, candidate):
                 break
             place = (place + 1) & int64(mask)
         if places[place] < 0:
@@ -170,11 +165,12 @@ def fill_classes(table: CodeTable, number: Int32, values: ValueBytes) -> None:
 
 @bare
 def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: Latest, scratch: Scratch) -> None:
-    """Find the latest event of each class of a table in several blocks, one block per call.
+    """Find the latest event of each wanted class in several blocks of stored events, one block per call.
 
-    Only events later than latest.time count, and only events of an event type if that is not −1. The kernel first reads
-    the codes of all events, then the times and keys of events that may belong to a class. These are rarely in a cache,
-    and with separate loops the processor fetches them for many events at a time.
+    A class is a key's events with the same value of a field, and has a code, a hash of 32 bits. Only events later than
+    latest.time count, and only events of an event type if that is not −1. The kernel first reads the codes of all
+    events, then the times and keys of events that may belong to a class. These are rarely in a cache, and with separate
+    loops the processor fetches them for many events at a time.
     """
     table, values, codes = classes.table, block.values, block.codes
     rows, times, numbers = scratch.rows, scratch.times, scratch.numbers
@@ -193,14 +189,14 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
                 break
             place = (place + 1) & int64(mask)
     for k in range(remaining_count):
-        times[k], numbers[k] = block.rows.time[rows[k]], block.number[block.rows.key[rows[k]]]
+        times[k], numbers[k] = block.rows.time[rows[k]], block.key_numbers[block.rows.key[rows[k]]]
     for k in range(remaining_count):
         i = rows[k]
         place = int64(codes[i] & mask)
         while table.places[place] >= 0:
             candidate = int64(table.places[place])
             is_later = table.codes[candidate] == codes[i] and times[k] > latest.time[candidate]
-            if is_later and classes.number[candidate] == numbers[k]:
+            if is_later and classes.key_numbers[candidate] == numbers[k]:
                 if _is_same(values.offsets, values.data, i, classes.values.offsets, classes.values.data, candidate):
                     is_null = values.nulls.shape[0] > 0 and values.nulls[i] != 0
                     if not is_null and (wanted_type < 0 or block.rows.event_type[i] == wanted_type):
@@ -211,27 +207,28 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
 
 @bare
 def choose_first(
-    rows: BlockRows, request: BlockRequest, back_ms: int, until_ms: int, wanted_type: int, chosen: Bool
+    rows: BlockRows, request: BlockRequest, after_ms: int, until_ms: int, wanted_type: int, chosen: Bool
 ) -> None:
-    """Set chosen bool[N] for events up to until_ms, and for the first later event of each key.
+    """Choose the requested keys' events after after_ms, up to until_ms, and the first later one: set chosen bool[N].
 
-    The later event must be of an event type if that is not −1. Keys that have theirs are removed from `request.keys`.
+    The later event must be of `wanted_type` if that is not −1. A key that has its later event is removed from
+    request.keys. The rows of a key are adjacent and in event order; key_numbers has −1 for a key outside of the call.
     """
-    key, time, event_type, number, keys = rows.key, rows.time, rows.event_type, request.number, request.keys
-    finished_key = int64(-1)
-    if not is_any_asked(number, keys):
+    key, time, event_type, key_numbers, keys = rows.key, rows.time, rows.event_type, request.key_numbers, request.keys
+    finished_key = int64(-1)  # the key that has its later event, until its rows end
+    if not is_any_requested(key_numbers, keys):
         return
     for i in range(key.shape[0]):
-        asked_key = int64(number[key[i]])
-        if finished_key >= 0 and finished_key != asked_key:
+        key_number = int64(key_numbers[key[i]])
+        if finished_key >= 0 and finished_key != key_number:
             keys[finished_key] = False
             finished_key = int64(-1)
-        if asked_key < 0 or not keys[asked_key] or time[i] <= back_ms:
+        if key_number < 0 or not keys[key_number] or time[i] <= after_ms:
             continue
         if time[i] <= until_ms:
             chosen[i] = True
         elif finished_key < 0 and (wanted_type < 0 or event_type[i] == wanted_type):
             chosen[i] = True
-            finished_key = asked_key
+            finished_key = key_number
     if finished_key >= 0:
         keys[finished_key] = False

@@ -44,10 +44,12 @@ class SegmentWindows(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The events that enter and leave a tally in one call: M members by segment, in the order of the windows' bounds.
+    """The events that enter or leave windows in one call. A tally replaces a window's events by their count or sum.
 
-    Shapes: segment, values int64[M] (values are 0 where events are only counted); enters, leaves, gone int64[M] of 0
-    and 1. `gone` marks the events that have left at the clock after the call.
+    Shapes: int64[M] by segment (the number of a key or sub-key), then by event. values are 0 where events are only
+    counted. The others are 0 or 1: `enters` for an event that is not in the tally before; `leaves` for an event that a
+    window subtracts when its start passes it; `gone` for an event that has left at the clock after the call, so that
+    the next tally is without it.
     """
 
     segment: Int64
@@ -66,16 +68,19 @@ class Bands(NamedTuple):
 
 
 class ValueRows(NamedTuple):
-    """The rows of sub-keys: value, place, time int64[M]; member uint8[M], 0 for a row that reads but does not count."""
+    """Rows of sub-keys: numbers of values, positions by key, time and value, times, int64[M]; member uint8[M]: 1 if it
+    counts, 0 if it only reads.
+
+    """
 
     value: Int64
-    place: Int64
+    position: Int64
     time: Int64
     member: UInt8
 
 
-class Places(NamedTuple):
-    """The places of all rows: time int64[P]; starts and ends int64[G] of the places of each value's key."""
+class KeyOrder(NamedTuple):
+    """The positions of all rows: time int64[P]; starts and ends int64[G] of the positions of each value's key."""
 
     time: Int64
     starts: Int64
@@ -83,21 +88,21 @@ class Places(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Remembered values: last, since, lacks int64[G]; is_lasting, is_remembered uint8[G] (known_values.py)."""
+    """Remembered values: last, since, forgotten_until int64[G]; is_lasting, is_remembered uint8[G]: known_values.py."""
 
     last: Int64
     since: Int64
-    lacks: Int64
+    forgotten_until: Int64
     is_lasting: UInt8
     is_remembered: UInt8
 
 
 class RowAnswers(NamedTuple):
-    """The results by row: begins, lacking int64[M]; forgotten uint8[M] (known_values.py)."""
+    """The results by row: first_rows, forgotten_until int64[M]; is_forgotten uint8[M] (known_values.py)."""
 
-    begins: Int64
-    lacking: Int64
-    forgotten: UInt8
+    first_rows: Int64
+    forgotten_until: Int64
+    is_forgotten: UInt8
 
 
 class BlockRows(NamedTuple):
@@ -109,7 +114,7 @@ class BlockRows(NamedTuple):
 
 
 class CodeTable(NamedTuple):
-    """A table of codes uint32[C] (reach.py): bits uint64[2^m] and places int32[2^n]."""
+    """A hash table of the codes (hashes) of classes, uint32[C]: a filter, bits uint64[2^m], and places int32[2^n]."""
 
     codes: UInt32
     bits: UInt64
@@ -125,7 +130,7 @@ class ValueBytes(NamedTuple):
 
 
 class Latest(NamedTuple):
-    """The latest event of each class: its time and its place, int64[C]."""
+    """The latest event of each class: its time, and its number among the events of all blocks, int64[C]."""
 
     time: Int64
     at: Int64
@@ -140,29 +145,31 @@ class Scratch(NamedTuple):
 
 
 class BlockRequest(NamedTuple):
-    """The requested keys: number int32[B] by key of a block (reach.py), and keys bool[K]."""
+    """The requested keys of a call: keys bool[K]. key_numbers int32[B] are the numbers of a block's keys, or -1."""
 
-    number: Int32
+    key_numbers: Int32
     keys: Bool
 
 
 class Classes(NamedTuple):
-    """Wanted classes: their table, the number of the key of each, int32[C], and their values."""
+    """Wanted classes (events of a key with one value): the table of their codes, their keys int32[C], their values."""
 
     table: CodeTable
-    number: Int32
+    key_numbers: Int32
     values: ValueBytes
 
 
 class ClassBlock(NamedTuple):
-    """A block of events for `find_latest`: its rows, the codes and values of each, and the number of each of its keys.
+    """A block of stored events in which `find_latest` searches for the latest event of each wanted class.
 
-    `first` is the place of its first event, `last_ms` the time of its latest.
+    A class is a key's events with the same value of a field. By event: `codes` uint32[N], the hash of its class, and
+    `values` of the field. key_numbers int32[B] by key of the block: its number among the keys of the call, or -1.
+    `first` is the number of its first event among the events of all blocks, `last_ms` the time of its latest event.
     """
 
     rows: BlockRows
     codes: UInt32
     values: ValueBytes
-    number: Int32
+    key_numbers: Int32
     first: int
     last_ms: int

@@ -16,10 +16,11 @@ from cep.kernels.layout import Int64, UInt8
 
 @bare
 def follow_panes(key: Int64, pane: Int64, starts: Int64, opens: Int64, highs: Int64, lows: Int64) -> None:
-    """Fill lows int64[Q] with the start of each new event's window.
+    """Fill lows int64[Q] with the first member of each new event's window, whose edge is at a pane, a slice of time.
 
-    Shapes: key, pane int64[C], by key; starts int64[Q], the first member of each new event's key; opens int64[Q], the
-    first pane of its window; highs int64[Q]. A late member counts in the newest pane before it: `pane` changes.
+    Shapes: key, pane int64[C] of the members (codes with weights, each for the events of one pane), by key; starts
+    int64[Q], the first member of each new event's key; opens int64[Q], the first pane of its window; highs int64[Q],
+    the end of its members. A member whose pane is older than the pane before it counts in that one: `pane` changes.
     """
     for i in range(1, key.shape[0]):
         if key[i] == key[i - 1] and pane[i] < pane[i - 1]:
@@ -37,10 +38,10 @@ def find_weighted_rank(
     codes: Int64, weights: Int64, codes_count: int, percent: int, lows: Int64, highs: Int64, out: Int64
 ) -> None:
     """Fill out int64[Q] with the code at the nearest rank, ⌈percent · n / 100⌉ of the weights' sum n; -1 if n is 0."""
-    tree = new_tree(codes_count)
+    tree = new_tree(codes_count)  # the weights in the window, codes[low:high], by code
     total = low = high = 0
     for q in range(lows.shape[0]):
-        while high < highs[q]:
+        while high < highs[q]:  # the bounds of windows never fall
             add(tree, codes[high], weights[high])
             total += weights[high]
             high += 1
@@ -79,11 +80,13 @@ def count_different(
 
 @kernel
 def keep_least(group: Int64, pane: Int64, panes_count: int, most: int, is_retained: UInt8) -> None:
-    """Clear is_retained uint8[C] for members that no window can have among its `most` least ones.
+    """Clear is_retained uint8[C] for hashes that no later window can have among its `most` least ones.
 
-    Shapes: group, pane int64[C] by group, then ascending by hash, each hash of a group once; panes are numbers below
-    panes_count, later ones greater. A later window includes all members of a pane and of later panes, so a member is
-    dropped if `most` smaller hashes are in the same or later panes.
+    Many distinct values are counted by the least hashes of a window: the closer they are, the more values there are. A
+    window begins at a pane, a slice of time, and includes all later panes. A hash is dropped if `most` smaller hashes
+    are in the same or later panes; the tree counts the retained hashes by pane (count_tree.py). Shapes: group (a key's
+    or sub-key's number), pane int64[C] by group, then ascending by hash, each hash of a group once, with its newest
+    pane; panes are numbers below panes_count, later ones greater.
     """
     tree = new_tree(panes_count)
     begin = 0

@@ -45,10 +45,11 @@ def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int,
 def mark_retained(
     members: Int64, segment: Int64, time: Int64, opens: Int64, events_max: int, oldest: bool, marked: UInt8
 ) -> None:
-    """Set marked uint8[N] for the newest events_max members of each segment, or with `oldest` for the oldest one.
+    """Set marked uint8[N] for the newest events_max members of each segment, or with `oldest` for the oldest ones.
 
-    Shapes: members int64[M] by segment; segment, time, opens int64[N]: no later event of the row's key has a window
-    that reaches back to opens, so such members are not marked.
+    The marked members are retained for later windows, which only have members after `opens`. `oldest` is for histories
+    of the first event, with events_max 1. Shapes: members int64[M], the rows that a history counts, by segment (the
+    number of a key or sub-key) and time; segment, time, opens int64[N] by row.
     """
     members_seen = 0
     for i in range(members.shape[0]):
@@ -70,10 +71,11 @@ def mark_least(members: Int64, segment: Int64, time: Int64, opens: Int64, values
     for j in range(count):
         i = count - 1 - j
         row = members[i]
+        # A segment is the number of a key or sub-key.
         is_last = i == count - 1 or segment[row] != segment[members[i + 1]]
         if is_last or values[i] < best:
             best = values[i]
-            if time[row] > opens[row]:
+            if time[row] > opens[row]:  # otherwise no later window reaches back to it
                 marked[row] = 1
 
 
@@ -102,18 +104,18 @@ def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> Non
     floats = values.view(np.float64)
     sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
     pair, pair_squares = np.zeros(2, np.float64), np.zeros(2, np.float64)
-    word = np.zeros(1, np.float64)
-    words = word.view(np.int64)
+    slot = np.zeros(1, np.float64)
+    slot_bits = slot.view(np.int64)
     low = high = 0
     for q in range(lows.shape[0]):
         while high < highs[q] or low < lows[q]:
             sign = 1 if high < highs[q] else -1
             position = high if sign > 0 else low
             accumulate(sums, values[position], sign)
-            accumulate_square(squares, floats[position], word, words, sign)
+            accumulate_square(squares, floats[position], slot, slot_bits, sign)
             high, low = (high + 1, low) if sign > 0 else (high, low + 1)
-        as_two(sums, pair, word, words)
-        as_two(squares, pair_squares, word, words)
+        as_two(sums, pair, slot, slot_bits)
+        as_two(squares, pair_squares, slot, slot_bits)
         count = highs[q] - lows[q]
         out[q] = np.sqrt(max(spread_of(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
 

@@ -17,45 +17,43 @@ Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
-from cep.kernels.match.matches import choose, emit, note_evicted, same_bindings, settle
+from cep.kernels.match.matches import choose_matches, emit, emit_in_order, note_evicted, same_bindings
 from cep.kernels.match.merge import merge_runs
-from cep.kernels.match.offer import hold_back, moved_states, offer, tidy
+from cep.kernels.match.offer import find_concerned_states, hold_back, offer, tidy
 from cep.kernels.match.room import KeyRoom, key_room, less_room, limit_nodes
 from cep.kernels.match.runs import close_due, close_missed, next_key
 from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, Work
 
 _FOREVER = int64(y.FOREVER)
 _TIMED_OUT = int64(y.TIMED_OUT)
-_COMPLETE = int64(y.COMPLETE)
+_HELD_BACK = int64(y.HELD_BACK)
 _BY_DEADLINE = int64(2 * y.FOREVER + 1)  # plus a time is more than FOREVER, and fits
 _FEW_RUNS = 8  # up to this number, visiting each run is cheaper than finding the states that the event concerns
 
 
 @bare
-def _tell_alike(rule: Rule, i: int, work: Work, count: int) -> None:
+def _mark_timed_out(rule: Rule, i: int, work: Work, count: int) -> None:
     """Mark the time-out of run i as reported, also in runs that have bound the same events in another way."""
     runs = work.runs
     if runs[i, y.RUN_WAITS] != 0:
         runs[i, y.RUN_WAITS] |= _TIMED_OUT
     if rule.words[y.R_REPEATS] != 0:
         for k in range(1, count):
-            open_ = runs[k, y.RUN_WAITS] != 0 and runs[k, y.RUN_WAITS] != _COMPLETE
-            if (
-                open_
-                and runs[k, y.RUN_START_ROW] == runs[i, y.RUN_START_ROW]
-                and same_bindings(rule.image, work.nodes, runs[k, y.RUN_NODE], runs[i, y.RUN_NODE])
-            ):
-                runs[k, y.RUN_WAITS] |= _TIMED_OUT
+            is_open = runs[k, y.RUN_WAITS] != 0 and runs[k, y.RUN_WAITS] != _HELD_BACK
+            if is_open and runs[k, y.RUN_START_ROW] == runs[i, y.RUN_START_ROW]:
+                if same_bindings(rule.image, work.nodes, runs[k, y.RUN_NODE], runs[i, y.RUN_NODE]):
+                    runs[k, y.RUN_WAITS] |= _TIMED_OUT
 
 
 @bare
-def _fire(
-    rule: Rule, events: Events, until: int, detected: int, events_seen: int, i: int, work: Work, counts: Counts
+def _end_waits(
+    rule: Rule, events: Events, until: int, detected_ms: int, events_seen: int, i: int, work: Work, counts: Counts
 ) -> Counts:
     """Close the waits of run i that end by `until`. Report a match for an absence, a time-out for another wait.
 
-    It happens at `detected` (ms, UTC); the key's stream has had `events_seen` events by then. With `skip … in order`
-    the match is stored after row counts.runs instead.
+    A wait is a transition that the run may still make; an absence waits for the end, without the forbidden event. It
+    happens at `detected_ms` (ms, UTC); the key's stream has had `events_seen` events by then. With `skip … in order`
+    (R_IN_ORDER) the match is held back: a copy of the run, row counts.runs, waits until no open run started earlier.
     """
     runs, count, matches = work.runs, counts.runs, counts.matches
     reported = runs[i, y.RUN_WAITS] & _TIMED_OUT != 0
@@ -64,157 +62,158 @@ def _fire(
         work.counters[y.COUNT_EXPIRED] += 1
     fresh = ran_out and rule.words[y.R_TIMEOUTS] != 0 and not reported
     if fresh:
-        _tell_alike(rule, i, work, count)
+        _mark_timed_out(rule, i, work, count)
     if absent and rule.words[y.R_IN_ORDER] != 0:
         count = hold_back(runs, i, count)
         # Completed by a deadline: after the last event, and after the matches that this event has completed.
         runs[count - 1, y.RUN_ORDINAL] = events_seen - 1
-        runs[count - 1, y.RUN_EXPIRY] = _BY_DEADLINE + detected
+        runs[count - 1, y.RUN_EXPIRY] = _BY_DEADLINE + detected_ms  # of a held-back run: its place in the order
         absent = False
     if absent or fresh:
         kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if fresh else y.KIND_MATCH)
         last = work.nodes[runs[i, y.RUN_NODE], y.NODE_ROW]
-        emit(rule, events, last, work, i, matches, kind, detected)
+        emit(rule, events, last, work, i, matches, kind, detected_ms)
         matches += 1
-    return Counts(count, counts.nodes, matches, y.FULL_NOT)
+    return Counts(count, counts.nodes, matches, y.NOT_FULL)
 
 
 @bare
-def _release(rule: Rule, events: Events, detected: int, work: Work, before: int, counts: Counts) -> Counts:
+def _apply_skip(rule: Rule, events: Events, detected_ms: int, work: Work, before: int, counts: Counts) -> Counts:
     """Apply the rule's skip strategy after one event or deadline. `before` is the number of matches before it."""
     if rule.words[y.R_IN_ORDER] != 0:
-        return settle(rule, events, detected, work, counts)
+        return emit_in_order(rule, events, detected_ms, work, counts)
     matches = counts.matches
     if rule.words[y.R_SKIP] != y.SKIP_NONE and matches > before:
-        matches = choose(rule, work, before, matches, counts.runs)
-    return Counts(counts.runs, counts.nodes, matches, y.FULL_NOT)
+        matches = choose_matches(rule, work, before, matches, counts.runs)
+    return Counts(counts.runs, counts.nodes, matches, y.NOT_FULL)
 
 
 @bare
-def _full_before_firing(work: Work, counts: Counts) -> int:
+def _full_before_report(work: Work, counts: Counts) -> int:
     if counts.matches >= work.matches.shape[0]:
         return y.FULL_MATCHES
-    return y.FULL_WORK if counts.runs >= work.runs.shape[0] else y.FULL_NOT
+    return y.FULL_WORK if counts.runs >= work.runs.shape[0] else y.NOT_FULL
 
 
 @bare
-def _expire(rule: Rule, events: Events, until: int, events_seen: int, work: Work, counts: Counts) -> Counts:
+def _process_deadlines(rule: Rule, events: Events, until: int, events_seen: int, work: Work, counts: Counts) -> Counts:
     """Process all deadlines up to `until` (ms, UTC) in order: absences match, other waits time out.
 
-    The key's stream has had `events_seen` events by then. Closed runs have no waits left.
+    The key's stream has had `events_seen` events by then. FOREVER is the end of the input, when absences without a
+    deadline match. RUN_WAITS is 0 in a closed run, and HELD_BACK in a complete match that waits for its turn.
     """
     runs = work.runs
     while True:
         due_ms = _FOREVER
-        open_ = False
+        any_open = False
         for i in range(1, counts.runs):
-            if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_WAITS] != _COMPLETE:
+            if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_WAITS] != _HELD_BACK:
                 due_ms = min(due_ms, runs[i, y.RUN_EXPIRY])
-                open_ = True
-        if due_ms > until or (due_ms >= _FOREVER and not open_):
+                any_open = True
+        if due_ms > until or (due_ms >= _FOREVER and not any_open):
             return counts
         before, live = counts.matches, counts.runs
         for i in range(1, live):
-            if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _COMPLETE or runs[i, y.RUN_EXPIRY] > due_ms:
+            if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK or runs[i, y.RUN_EXPIRY] > due_ms:
                 continue
-            full = _full_before_firing(work, counts)
-            if full != y.FULL_NOT:
+            full = _full_before_report(work, counts)
+            if full != y.NOT_FULL:
                 return Counts(counts.runs, counts.nodes, counts.matches, full)
             close_missed(rule.image, runs, i, events_seen)
             if runs[i, y.RUN_WAITS] != 0:
-                counts = _fire(rule, events, due_ms, due_ms, events_seen, i, work, counts)
-        counts = _release(rule, events, due_ms, work, before, counts)
-        if counts.full != y.FULL_NOT or due_ms >= _FOREVER:
+                counts = _end_waits(rule, events, due_ms, due_ms, events_seen, i, work, counts)
+        counts = _apply_skip(rule, events, due_ms, work, before, counts)
+        if counts.full != y.NOT_FULL or due_ms >= _FOREVER:
             return counts
 
 
 @bare
-def _expire_events(rule: Rule, events: Events, row: int, work: Work, counts: Counts) -> Counts:
-    """Close the runs whose window in events ends with the event in `row`."""
+def _end_event_windows(rule: Rule, events: Events, row: int, work: Work, counts: Counts) -> Counts:
+    """Close the runs whose window, a number of events, ends with the event in `row`; report absences and time-outs."""
     runs, before, live = work.runs, counts.matches, counts.runs
-    ordinal, detected = events.columns[y.COLUMN_ORDINAL, row], events.columns[y.COLUMN_TIME, row]
+    ordinal, detected_ms = events.columns[y.COLUMN_ORDINAL, row], events.columns[y.COLUMN_TIME, row]
     for i in range(1, live):
-        over = ordinal - runs[i, y.RUN_START_ORDINAL] >= rule.words[y.R_WITHIN_EVENTS]
-        if not over or runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _COMPLETE:
+        has_ended = ordinal - runs[i, y.RUN_START_ORDINAL] >= rule.words[y.R_WITHIN_EVENTS]
+        if not has_ended or runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:  # closed, or a match
             continue
-        full = _full_before_firing(work, counts)
-        if full != y.FULL_NOT:
+        full = _full_before_report(work, counts)
+        if full != y.NOT_FULL:
             return Counts(counts.runs, counts.nodes, counts.matches, full)
-        close_missed(rule.image, runs, i, ordinal)
+        close_missed(rule.image, runs, i, ordinal)  # strict waits, which no report follows
         if runs[i, y.RUN_WAITS] != 0:
-            counts = _fire(rule, events, _FOREVER + 1, detected, ordinal, i, work, counts)
-    return _release(rule, events, detected, work, before, counts)
+            until = _FOREVER + 1  # later than each deadline: the window ends all waits
+            counts = _end_waits(rule, events, until, detected_ms, ordinal, i, work, counts)
+    return _apply_skip(rule, events, detected_ms, work, before, counts)
 
 
 @inlined
 def _offer_to_all(
-    rule: Rule, events: Events, row: int, work: Work, counts: Counts, trail: Int64
+    rule: Rule, events: Events, row: int, work: Work, counts: Counts, stack: Int64
 ) -> tuple[Counts, bool]:
     """Offer an event to the start run and to every open run. Return the counts, and True if a run may have closed."""
     runs, time = work.runs, events.columns[y.COLUMN_TIME, row]
     before, live, new = counts.matches, counts.runs, row - events.first_row
+    # Row 0 is the start run, which has taken no event.
     first = 0 if time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS] else 1
-    closed = rule.words[y.R_FIRES] != 0
+    deadlines_matter = rule.words[y.R_DEADLINES_MATTER] != 0
+    may_have_closed = deadlines_matter  # deadlines before the event may have closed runs
     earliest_ordinal = events.columns[y.COLUMN_ORDINAL, row] - rule.words[y.R_WITHIN_EVENTS]
-    # With many runs, skip the runs whose state has no condition that the event satisfies (`choosy`). Each 64th event
-    # goes to all of them, which drops expired runs.
-    choosy = live > _FEW_RUNS and new & 63 != 0 and rule.words[y.R_FIRES] == 0 and rule.words[y.R_REACTS_TO_ALL] == 0
-    moved = moved_states(rule, events.bitmaps, new) if choosy else int64(-1)
+    # With many runs, skip the runs whose NFA state has no condition that the event satisfies. Each 64th event goes to
+    # all of them, which drops expired runs.
+    skips_states = live > _FEW_RUNS and new & 63 != 0 and not deadlines_matter and rule.words[y.R_REACTS_TO_ALL] == 0
+    concerned_states = find_concerned_states(rule, events.bitmaps, new) if skips_states else int64(-1)
     for i in range(first, live):
-        if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _COMPLETE:
+        if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:  # closed, or a match that is held back
             continue
-        nfa_state = runs[i, y.RUN_STATE] - rule.words[y.R_START_STATE]
-        if i > 0 and choosy and (moved >> min(int64(62), nfa_state)) & 1 == 0:
+        nfa_state = min(int64(62), runs[i, y.RUN_STATE] - rule.words[y.R_START_STATE])  # one bit for all later ones
+        if i > 0 and skips_states and (concerned_states >> nfa_state) & 1 == 0:
             continue
         if i > 0 and (runs[i, y.RUN_EXPIRY] <= time or runs[i, y.RUN_START_ORDINAL] <= earliest_ordinal):
             runs[i, y.RUN_WAITS] = 0
             work.counters[y.COUNT_EXPIRED] += 1
-            closed = True
+            may_have_closed = True
             continue
         work.counters[y.COUNT_STEPS] += 1
-        counts = offer(rule, events, row, i, work, counts, before + rule.words[y.R_MATCHES_MAX], trail)
-        if counts.full != y.FULL_NOT:
+        counts = offer(rule, events, row, i, work, counts, before + rule.words[y.R_MATCHES_MAX], stack)
+        if counts.full != y.NOT_FULL:
             break
-        closed = closed or runs[i, y.RUN_WAITS] == 0
-    return counts, closed
+        may_have_closed = may_have_closed or runs[i, y.RUN_WAITS] == 0
+    return counts, may_have_closed
 
 
 @bare
-def _close_over(rule: Rule, events: Events, row: int, work: Work, count: int) -> None:
-    """Close every run in rows [1, count) that has no open wait left after the event in `row`.
+def _close_ended_runs(rule: Rule, events: Events, row: int, work: Work, count: int) -> None:
+    """Close every run in rows [1, count) whose window ends by the event in `row`, or that has missed its next event.
 
     Runs whose conditions no event satisfies are skipped for a while. Closing expired runs here makes the limits
-    independent of the split of events into calls.
+    independent of the split of events into calls. Where deadlines matter, for a match or a time-out, _process_deadlines
+    closes them.
     """
     runs, time, ordinal = work.runs, events.columns[y.COLUMN_TIME, row], events.columns[y.COLUMN_ORDINAL, row]
-    fires, counted = rule.words[y.R_FIRES] != 0, rule.words[y.R_COUNTS] != 0
+    deadlines_matter, counts_events = rule.words[y.R_DEADLINES_MATTER] != 0, rule.words[y.R_COUNTS] != 0
     for i in range(1, count):
-        if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _COMPLETE:
+        if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:  # closed, or a match that is held back
             continue
-        if counted:
+        if counts_events:  # the rule needs an event's ordinal, its number in the key's stream
             close_missed(rule.image, runs, i, ordinal + 1)
-            over = not fires and runs[i, y.RUN_START_ORDINAL] <= ordinal - rule.words[y.R_WITHIN_EVENTS]
-            if over:
+            events_since_start = ordinal - runs[i, y.RUN_START_ORDINAL]
+            if not deadlines_matter and events_since_start >= rule.words[y.R_WITHIN_EVENTS]:
                 runs[i, y.RUN_WAITS] = 0
-        if not fires and runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
+        if not deadlines_matter and runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
             runs[i, y.RUN_WAITS] = 0
             work.counters[y.COUNT_EXPIRED] += 1
 
 
 @bare
-def _bound_nodes(
-    rule: Rule,
-    events: Events,
-    row: int,
-    work: Work,
-    scratch: RuleScratch,
-    cursor: Int64,
+def _evict_over_node_limit(
+    rule: Rule, events: Events, row: int, work: Work, scratch: RuleScratch, cursor: Int64,
     counts_and_room: tuple[Counts, KeyRoom],
-) -> tuple[Counts, KeyRoom]:
-    """Evict the oldest runs if they have bound too many nodes; drop the nodes that no run needs any more."""
+) -> tuple[Counts, KeyRoom]:  # fmt: skip
+    """Evict the oldest runs if they have bound too many events (nodes); drop the nodes that no run needs any more."""
     counts, room = counts_and_room
-    _close_over(rule, events, row, work, counts.runs)
-    counts, room = limit_nodes(rule, work, scratch, cursor, int64(1), counts, room, events.weights)
+    _close_ended_runs(rule, events, row, work, counts.runs)
+    first_run = int64(1)  # row 0 is the start run
+    counts, room = limit_nodes(rule, work, scratch, cursor, first_run, counts, room, events.weights)
     runs = tidy(rule.words, work.runs, counts.runs, scratch.picked, work.counters)
     return Counts(runs, counts.nodes, counts.matches, counts.full), room
 
@@ -223,54 +222,56 @@ def _bound_nodes(
 def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, scratch: RuleScratch) -> Counts:
     """Advance a key's runs over one event: expire runs, offer the event, merge, skip, and drop closed runs."""
     time = events.columns[y.COLUMN_TIME, row]
-    if rule.words[y.R_FIRES] != 0:
-        counts = _expire(rule, events, time, events.columns[y.COLUMN_ORDINAL, row], work, counts)
-        if counts.full == y.FULL_NOT and rule.words[y.R_WITHIN_EVENTS] < _FOREVER:
-            counts = _expire_events(rule, events, row, work, counts)
-        if counts.full != y.FULL_NOT:
+    if rule.words[y.R_DEADLINES_MATTER] != 0:  # deadlines up to the event cause matches or time-outs
+        counts = _process_deadlines(rule, events, time, events.columns[y.COLUMN_ORDINAL, row], work, counts)
+        if counts.full == y.NOT_FULL and rule.words[y.R_WITHIN_EVENTS] < _FOREVER:
+            counts = _end_event_windows(rule, events, row, work, counts)
+        if counts.full != y.NOT_FULL:
             return counts
     before, live = counts.matches, counts.runs
-    counts, closed = _offer_to_all(rule, events, row, work, counts, scratch.trail)
-    if counts.full != y.FULL_NOT:
+    counts, may_have_closed = _offer_to_all(rule, events, row, work, counts, scratch.stack)
+    if counts.full != y.NOT_FULL:  # the work on the key starts again with a larger array
         return counts
-    if rule.words[y.R_MERGES] != 0 and counts.runs > live:
-        counts = merge_runs(rule.words, work, live, counts, scratch.trail)
-        closed = True
-        if counts.full != y.FULL_NOT:
+    if rule.words[y.R_MERGES] != 0 and counts.runs > live:  # new runs with the same future as another become one
+        counts = merge_runs(rule.words, work, live, counts, scratch.stack)
+        may_have_closed = True
+        if counts.full != y.NOT_FULL:
             return counts
     runs, matches = counts.runs, counts.matches
-    if matches > before or rule.words[y.R_IN_ORDER] != 0:
-        closed = closed or rule.words[y.R_SKIP] != y.SKIP_NONE
-        counts = _release(rule, events, time, work, before, counts)
+    if matches > before or rule.words[y.R_IN_ORDER] != 0:  # in order: matches that waited may come now
+        may_have_closed = may_have_closed or rule.words[y.R_SKIP] != y.SKIP_NONE  # a match ends runs that it covers
+        counts = _apply_skip(rule, events, time, work, before, counts)
         matches = counts.matches
-        if counts.full != y.FULL_NOT:
+        if counts.full != y.NOT_FULL:
             return counts
         if matches - before > rule.words[y.R_MATCHES_MAX]:
             work.counters[y.COUNT_DROPPED] += matches - before - rule.words[y.R_MATCHES_MAX]
             matches = before + rule.words[y.R_MATCHES_MAX]
     if runs - 1 > rule.words[y.R_RUNS_MAX]:
-        _close_over(rule, events, row, work, runs)
-        closed = True
-    if closed:
+        _close_ended_runs(rule, events, row, work, runs)
+        may_have_closed = True
+    if may_have_closed:
         runs = tidy(rule.words, work.runs, runs, scratch.picked, work.counters)
-    return Counts(runs, counts.nodes, matches, y.FULL_NOT)
+    return Counts(runs, counts.nodes, matches, y.NOT_FULL)
 
 
 @inlined
 def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output: RunOutput, out_count: int) -> int:
-    """Write the key's `count` - 1 runs after row out_count. Return the new count, or -1 if they do not fit.
+    """Write the key's open runs after row out_count, for the next batch. Return the new count, -1 if they do not fit.
 
-    `events_seen` is the number of events that the key's stream has had in this batch. Ordinals become relative to the
-    key's next event, and strict waits that have missed their event are closed.
+    Runs are in rows [1, count) of `work`; row 0, the start run, is not stored. `events_seen` is the number of events of
+    the key's stream in this batch. An ordinal, the number of an event in the stream, becomes relative to the key's next
+    event. Strict waits, for the next event only, are closed if they have missed it.
     """
     runs = work.runs
     if out_count + count - 1 > output.runs.shape[0]:
         return -1
     for i in range(1, count):
         close_missed(rule.image, runs, i, events_seen)
-        in_events = events_seen - runs[i, y.RUN_START_ORDINAL]
-        over = rule.words[y.R_FIRES] == 0 and in_events >= rule.words[y.R_WITHIN_EVENTS]
-        if over or runs[i, y.RUN_WAITS] == 0:
+        events_since_start = events_seen - runs[i, y.RUN_START_ORDINAL]
+        # Where deadlines matter, the end of the window still has to be reported.
+        has_ended = rule.words[y.R_DEADLINES_MATTER] == 0 and events_since_start >= rule.words[y.R_WITHIN_EVENTS]
+        if has_ended or runs[i, y.RUN_WAITS] == 0:
             continue
         for c in range(runs.shape[1]):
             output.runs[out_count, c] = runs[i, c]
@@ -285,14 +286,15 @@ def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output
 def _on_end(
     rule: Rule, events: Events, watermark: int, events_seen: int, work: Work, counts: Counts, heap: Int64
 ) -> Counts:
-    """Close expired waits at the watermark, after the last event of a key. heap int64[*] is scratch.
+    """Close expired waits at the watermark, after a key's last event; drop closed runs. heap int64[*] is scratch.
 
-    A rule whose validity has ended processes no later deadline: its remaining waits are dropped.
+    Where deadlines matter, they cause matches or time-outs; elsewhere expired runs are only closed. A rule whose
+    validity has ended processes no later deadline: its remaining waits are dropped.
     """
     runs, until = work.runs, min(watermark, rule.words[y.R_UNTIL_MS])
-    if rule.words[y.R_FIRES] != 0:
-        counts = _expire(rule, events, until, events_seen, work, counts)
-        if counts.full == y.FULL_NOT and until == rule.words[y.R_UNTIL_MS] and until < _FOREVER:
+    if rule.words[y.R_DEADLINES_MATTER] != 0:
+        counts = _process_deadlines(rule, events, until, events_seen, work, counts)
+        if counts.full == y.NOT_FULL and until == rule.words[y.R_UNTIL_MS] and until < _FOREVER:
             for i in range(1, counts.runs):
                 if runs[i, y.RUN_WAITS] != 0:
                     runs[i, y.RUN_WAITS] = 0
@@ -314,8 +316,8 @@ def advance_rule(
 
     Shapes: see the records. scratch.stream_count counts the events of the rule's stream. output.cursor holds the start
     position, and on return the position to continue from; matches, nodes and runs are written from its counts on.
-    Returns: FULL_NOT when all is done, otherwise the array to enlarge before the next call.
-    Cost: O(queued events x open runs of their key).
+    Returns: NOT_FULL when all is done, otherwise the array to enlarge before the next call. Cost: O(queued events x
+    open runs of their key).
     """
     queue, columns, cursor = inputs.queue, events.columns, output.cursor
     for c in range(inputs.start_run.shape[0]):
@@ -327,12 +329,12 @@ def advance_rule(
         key, run_at, runs = next_key(columns, inputs, cursor, work.runs)
         if runs < 0:
             return y.FULL_WORK
-        counts = Counts(runs, cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
+        counts = Counts(runs, cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.NOT_FULL)
         room = key_room(rule, cursor, runs > 1, events.weights)
         while (
             queue_index < queue.shape[0]
             and columns[y.COLUMN_KEY, queue[queue_index]] == key
-            and counts.full == y.FULL_NOT
+            and counts.full == y.NOT_FULL
         ):
             row = int64(queue[queue_index])
             queue_index += 1
@@ -343,21 +345,21 @@ def advance_rule(
                 before = counts.nodes
                 counts = _on_event(rule, events, row, work, counts, scratch)
                 room = less_room(room, events.weights, row, counts.nodes - before)
-                if counts.nodes > room.count_at and counts.full == y.FULL_NOT:
-                    counts, room = _bound_nodes(rule, events, row, work, scratch, cursor, (counts, room))
+                if counts.nodes > room.count_at and counts.full == y.NOT_FULL:
+                    counts, room = _evict_over_node_limit(rule, events, row, work, scratch, cursor, (counts, room))
         full = counts.full
-        if full == y.FULL_NOT and counts.runs > 1:
+        if full == y.NOT_FULL and counts.runs > 1:
             events_seen = int64(scratch.stream_count[key])
             counts = _on_end(rule, events, watermark, events_seen, work, counts, scratch.picked)
             full = counts.full
-            if full == y.FULL_NOT:
+            if full == y.NOT_FULL:
                 out_count = _save(rule, key, events_seen, work, counts.runs, output, out_count)
-                full = y.FULL_OUT if out_count < 0 else y.FULL_NOT
+                full = y.FULL_OUT if out_count < 0 else y.NOT_FULL
         full, matches = note_evicted(rule, key, work, scratch.counters_before, full, counts.matches)
-        if full != y.FULL_NOT:
+        if full != y.NOT_FULL:
             for c in range(y.COUNTERS):
                 work.counters[c] = scratch.counters_before[c]
             return full
         cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = queue_index, run_at
         cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = counts.nodes, matches, out_count
-    return y.FULL_NOT
+    return y.NOT_FULL

@@ -14,8 +14,8 @@ from cep.kernels.siphash import begin, finish, take_word
 
 
 @bare
-def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int, kind: int, detected: int) -> None:
-    """Write a match of a run as number `index`, with the KIND_* `kind`, at the time `detected` (ms, UTC).
+def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int, kind: int, detected_ms: int) -> None:
+    """Write a match of a run as number `index`, with the KIND_* `kind`, at the time `detected_ms` (ms, UTC).
 
     `row` is the row of the last bound event, from which measures look back.
     """
@@ -23,7 +23,7 @@ def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int,
     matches[index, y.MATCH_RULE] = rule.words[y.R_NUMBER]
     matches[index, y.MATCH_KEY] = events.columns[y.COLUMN_KEY, row]
     matches[index, y.MATCH_NODE] = work.runs[run, y.RUN_NODE]
-    matches[index, y.MATCH_DETECTED] = detected
+    matches[index, y.MATCH_DETECTED] = detected_ms
     matches[index, y.MATCH_START_ROW] = work.runs[run, y.RUN_START_ROW]
     matches[index, y.MATCH_KIND] = kind
     missing = int64(0)
@@ -49,7 +49,7 @@ def note_evicted(rule: Rule, key: int, work: Work, counters_before: Int64, full:
     """
     matches = work.matches
     evicted = work.counters[y.COUNT_EVICTED] - counters_before[y.COUNT_EVICTED]
-    if full != y.FULL_NOT or evicted == 0:
+    if full != y.NOT_FULL or evicted == 0:
         return full, count
     if count >= matches.shape[0]:
         return y.FULL_MATCHES, count
@@ -60,7 +60,7 @@ def note_evicted(rule: Rule, key: int, work: Work, counters_before: Int64, full:
     matches[count, y.MATCH_NODE] = -1
     matches[count, y.MATCH_KIND] = y.KIND_EVICTED
     matches[count, y.MATCH_BOUND] = evicted
-    return y.FULL_NOT, count + 1
+    return y.NOT_FULL, count + 1
 
 
 @bare
@@ -81,34 +81,35 @@ def _resume_row(rule: Rule, work: Work, match: int) -> int:
         return work.nodes[node, y.NODE_ROW] + 1
     if skip == y.SKIP_TO_NEXT:
         return work.matches[match, y.MATCH_START_ROW] + 1
-    cut = int64(-1)
+    resume_row = int64(-1)
     states = rule.image[y.HEADER_STATES]
     while node >= 0:
         nfa_state = states + work.nodes[node, y.NODE_STATE] * y.STATE_WIDTH
         if rule.image[nfa_state + y.S_VARIABLE] == rule.words[y.R_SKIP_VARIABLE]:
-            cut = work.nodes[node, y.NODE_ROW]
+            resume_row = work.nodes[node, y.NODE_ROW]
             if skip == y.SKIP_TO_LAST:
-                return cut
+                return resume_row
         node = work.nodes[node, y.NODE_PREVIOUS]
-    return cut
+    return resume_row
 
 
 @bare
 def _precedence(rule: Rule, nodes: Int64, node: int) -> int:
     """Compute the rank of a match among the matches of one start: more events come first.
 
-    A match without the variable of `skip to` skips nothing. It precedes all other matches, because these would drop it.
+    A match without the variable of `skip to` skips nothing. It precedes all other matches, because these would drop it:
+    its rank is higher by FOREVER, more than any number of events.
     """
-    names_variable = rule.words[y.R_SKIP] >= y.SKIP_TO_FIRST
+    skips_to_variable = rule.words[y.R_SKIP] >= y.SKIP_TO_FIRST
     states = rule.image[y.HEADER_STATES]
-    count, binds = 0, not names_variable
+    count, binds_variable = 0, not skips_to_variable
     while node >= 0:
         count += 1
-        if names_variable:
+        if skips_to_variable:
             nfa_state = states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH
-            binds = binds or rule.image[nfa_state + y.S_VARIABLE] == rule.words[y.R_SKIP_VARIABLE]
+            binds_variable = binds_variable or rule.image[nfa_state + y.S_VARIABLE] == rule.words[y.R_SKIP_VARIABLE]
         node = nodes[node, y.NODE_PREVIOUS]
-    return count if binds else count + y.FOREVER
+    return count if binds_variable else count + y.FOREVER
 
 
 @bare
@@ -129,44 +130,46 @@ def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bo
 
 
 @bare
-def _earlier_rows(image: Int64, nodes: Int64, x: int, z: int) -> bool:
-    """Return True if the path to node x has earlier events than the path to z, which is as long, compared one by one.
+def _earlier_rows(image: Int64, nodes: Int64, node_a: int, node_b: int) -> bool:
+    """Return True if the path to node_a has earlier events than the path to node_b, compared one by one from the first.
 
-    If the events are the same, return True if x has the earlier variables.
+    The paths have the same length. If their events are the same, return True if node_a has the earlier variables. The
+    loop goes back from the last event, so the difference that it finds last, the earliest, decides.
     """
     states = image[y.HEADER_STATES]
     before, before_by_variable, same_rows = False, False, True
-    while x >= 0 and x != z:
-        if nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
-            before = nodes[x, y.NODE_ROW] < nodes[z, y.NODE_ROW]
+    while node_a >= 0 and node_a != node_b:
+        if nodes[node_a, y.NODE_ROW] != nodes[node_b, y.NODE_ROW]:
+            before = nodes[node_a, y.NODE_ROW] < nodes[node_b, y.NODE_ROW]
             same_rows = False
-        variable_x = image[states + nodes[x, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
-        variable_z = image[states + nodes[z, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
-        if variable_x != variable_z:
-            before_by_variable = variable_x < variable_z
-        x, z = nodes[x, y.NODE_PREVIOUS], nodes[z, y.NODE_PREVIOUS]
+        variable_a = image[states + nodes[node_a, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        variable_b = image[states + nodes[node_b, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        if variable_a != variable_b:
+            before_by_variable = variable_a < variable_b
+        node_a, node_b = nodes[node_a, y.NODE_PREVIOUS], nodes[node_b, y.NODE_PREVIOUS]
     return before_by_variable if same_rows else before
 
 
 @bare
-def same_bindings(image: Int64, nodes: Int64, x: int, z: int) -> bool:
-    """Return True if the paths to nodes x and z bind the same events to the same variables."""
+def same_bindings(image: Int64, nodes: Int64, node_a: int, node_b: int) -> bool:
+    """Return True if the paths to node_a and node_b bind the same events to the same variables."""
     states = image[y.HEADER_STATES]
-    while x != z:
-        if x < 0 or z < 0 or nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
+    while node_a != node_b:
+        if node_a < 0 or node_b < 0 or nodes[node_a, y.NODE_ROW] != nodes[node_b, y.NODE_ROW]:
             return False
-        variable_x = image[states + nodes[x, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
-        if variable_x != image[states + nodes[z, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]:
+        variable_a = image[states + nodes[node_a, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        if variable_a != image[states + nodes[node_b, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]:
             return False
-        x, z = nodes[x, y.NODE_PREVIOUS], nodes[z, y.NODE_PREVIOUS]
+        node_a, node_b = nodes[node_a, y.NODE_PREVIOUS], nodes[node_b, y.NODE_PREVIOUS]
     return True
 
 
 @bare
 def _completed_before(rule: Rule, nodes: Int64, runs: Int64, a: int, b: int) -> bool:
-    """Return True if complete match a is emitted before b; both wait for an earlier start.
+    """Return True if held-back run a is emitted before b. Both are complete, but an earlier run may still match first.
 
-    The order is by start, then by completing event or deadline, then as in `_preferred`.
+    The order is by start, by the event that completed the run (RUN_ORDINAL), by the deadline that did (RUN_EXPIRY),
+    then by rank: the longer match, then the earlier events.
     """
     if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW]:
         return runs[a, y.RUN_START_ROW] < runs[b, y.RUN_START_ROW]
@@ -214,11 +217,11 @@ def _sort(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, end:
 
 
 @bare
-def _close_before(runs: Int64, end: int, cut: int) -> int:
-    """Close the runs of rows [1, end) that started before the cut; return the earliest remaining start."""
+def _close_before(runs: Int64, end: int, resume_row: int) -> int:
+    """Close the runs of rows [1, end) that started before resume_row; return the earliest remaining start."""
     earliest = int64(y.FOREVER)
     for i in range(1, end):
-        if runs[i, y.RUN_START_ROW] < cut:
+        if runs[i, y.RUN_START_ROW] < resume_row:
             runs[i, y.RUN_WAITS] = 0
         elif runs[i, y.RUN_WAITS] != 0:
             earliest = min(earliest, runs[i, y.RUN_START_ROW])
@@ -226,11 +229,11 @@ def _close_before(runs: Int64, end: int, cut: int) -> int:
 
 
 @bare
-def choose(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> int:
+def choose_matches(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> int:
     """Apply the skip strategy to the matches [first, count) of one event or deadline; return the new match count.
 
-    Time-outs among them are not matches: they stay and cover nothing. Runs that begin before the row at which matching
-    goes on after the last match (`cut`) end.
+    Matches and runs that begin before resume_row, at which matching goes on after a match, are dropped. Time-outs are
+    not matches: they stay and cover nothing. KIND_BOTH is a match and a time-out. MATCH_BOUND is scratch for the rank.
     """
     matches = work.matches
     end = first
@@ -240,38 +243,39 @@ def choose(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> i
             _swap(matches, end, m)
             end += 1
     _sort(rule, work.nodes, matches, False, end, count)
-    cut = int64(-1)
+    resume_row = int64(-1)
     for m in range(end, count):
-        if matches[m, y.MATCH_START_ROW] >= cut:
+        if matches[m, y.MATCH_START_ROW] >= resume_row:
             _swap(matches, end, m)
-            cut = max(cut, _resume_row(rule, work, end))
+            resume_row = max(resume_row, _resume_row(rule, work, end))
             end += 1
         elif matches[m, y.MATCH_KIND] == y.KIND_BOTH:  # no longer a match, but still a time-out
             matches[m, y.MATCH_KIND] = y.KIND_TIMEOUT
             _swap(matches, end, m)
             end += 1
-    _close_before(work.runs, runs_count, cut)
+    _close_before(work.runs, runs_count, resume_row)
     return end
 
 
 @bare
-def settle(rule: Rule, events: Events, detected: int, work: Work, counts: Counts) -> Counts:
+def emit_in_order(rule: Rule, events: Events, detected_ms: int, work: Work, counts: Counts) -> Counts:
     """Emit complete matches for `skip … in order`: earliest start first, as long as no open run started earlier.
 
-    The emitted rows end up after the open runs, in order.
+    RUN_WAITS of a run is 0 if it is closed, and HELD_BACK if it is a match that waits to be emitted. A match ends the
+    runs and matches that begin before resume_row. The emitted rows end up after the open runs, in order.
     """
     runs, matches = work.runs, counts.matches
     first, earliest = 1, int64(y.FOREVER)
     for i in range(1, counts.runs):
-        if runs[i, y.RUN_WAITS] != int64(y.COMPLETE):
+        if runs[i, y.RUN_WAITS] != int64(y.HELD_BACK):
             if runs[i, y.RUN_WAITS] != 0:
                 earliest = min(earliest, runs[i, y.RUN_START_ROW])
             _swap(runs, first, i)
             first += 1
     _sort(rule, work.nodes, runs, True, first, counts.runs)
-    cut = int64(-1)
+    resume_row = int64(-1)
     for best in range(first, counts.runs):
-        if runs[best, y.RUN_START_ROW] < cut:
+        if runs[best, y.RUN_START_ROW] < resume_row:
             runs[best, y.RUN_WAITS] = 0
             continue
         if earliest < runs[best, y.RUN_START_ROW]:
@@ -279,13 +283,13 @@ def settle(rule: Rule, events: Events, detected: int, work: Work, counts: Counts
         if matches >= work.matches.shape[0]:
             return Counts(counts.runs, counts.nodes, matches, y.FULL_MATCHES)
         last = work.nodes[runs[best, y.RUN_NODE], y.NODE_ROW]
-        emit(rule, events, last, work, best, matches, y.KIND_MATCH, detected)
-        cut = max(cut, _resume_row(rule, work, matches))
+        emit(rule, events, last, work, best, matches, y.KIND_MATCH, detected_ms)
+        resume_row = max(resume_row, _resume_row(rule, work, matches))
         matches += 1
         runs[best, y.RUN_WAITS] = 0
-        if earliest < cut:
-            earliest = _close_before(runs, first, cut)
-    return Counts(counts.runs, counts.nodes, matches, y.FULL_NOT)
+        if earliest < resume_row:
+            earliest = _close_before(runs, first, resume_row)
+    return Counts(counts.runs, counts.nodes, matches, y.NOT_FULL)
 
 
 @bare

@@ -17,8 +17,8 @@ from cep.kernels import layout as y
 from cep.kernels.jit import bare
 from cep.kernels.layout import Int64, UInt8, int64
 from cep.kernels.match.matches import emit
-from cep.kernels.match.runs import act
-from cep.kernels.pages.packed import point_runs
+from cep.kernels.match.runs import update_registers
+from cep.kernels.pages.packed import renumber_run_pointers
 from cep.kernels.records import Counts, Events, LiveRuns, NewNumbers, Remaining, Rule, Work
 from cep.kernels.siphash import begin, finish, take_word
 
@@ -26,7 +26,7 @@ _FEW_RUNS = 8  # new runs per event: up to this number, comparing each with all 
 
 
 @bare
-def _alike(words: Int64, runs: Int64, a: int, b: int) -> bool:
+def _has_same_future(words: Int64, runs: Int64, a: int, b: int) -> bool:
     """Return True if runs a and b have the same future. `words` are the rule's, runs int64[*, W]."""
     if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW] or runs[a, y.RUN_STATE] != runs[b, y.RUN_STATE]:
         return False
@@ -57,19 +57,19 @@ def _slot(words: Int64, work: Work, i: int, size: int) -> int:
 
 
 @bare
-def _first_alike(words: Int64, runs: Int64, i: int) -> int:
+def _first_with_same_future(words: Int64, runs: Int64, i: int) -> int:
     """Return the first open row before row i with the same future; 0 if there is none."""
     for other in range(1, i):
-        if runs[other, y.RUN_WAITS] != 0 and _alike(words, runs, i, other):
+        if runs[other, y.RUN_WAITS] != 0 and _has_same_future(words, runs, i, other):
             return other
     return 0
 
 
 @bare
-def _alike_in_table(words: Int64, work: Work, i: int, table: Int64, size: int) -> int:
+def _find_or_add_in_table(words: Int64, work: Work, i: int, table: Int64, size: int) -> int:
     """Return the row in the hash table with the same future; 0 if there is none, after adding row i."""
     slot, runs = _slot(words, work, i, size), work.runs
-    while table[slot, 0] != 0 and not _alike(words, runs, i, table[slot, 0]):
+    while table[slot, 0] != 0 and not _has_same_future(words, runs, i, table[slot, 0]):
         slot = (slot + 1) & (size - 1)
     if table[slot, 0] == 0:
         table[slot, 0] = i
@@ -79,10 +79,11 @@ def _alike_in_table(words: Int64, work: Work, i: int, table: Int64, size: int) -
 
 @bare
 def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64) -> Counts:
-    """Join each run in rows [live, counts.runs) to the first row with the same future; the joined run loses its waits.
+    """Join each new run, in rows [live, counts.runs), to the first row with the same future.
 
-    table int64[*, 3] is scratch: its first column becomes a hash table of rows, unless there are few new runs. `words`
-    are the rule's. Cost: O(runs).
+    Both bindings meet in a new node, and the joined run loses its waits: it is dropped later. table int64[*, 3] is
+    scratch (the matcher's stack, so FULL_STACK if it is too short): its first column becomes a hash table of rows,
+    unless there are few new runs. `words` are the rule's. Cost: O(runs).
     """
     runs, nodes, node_count = work.runs, work.nodes, counts.nodes
     few = counts.runs - live <= _FEW_RUNS
@@ -90,13 +91,13 @@ def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64
     while not few and size < 2 * counts.runs:
         size *= 2
     if size > table.shape[0]:
-        return Counts(counts.runs, node_count, counts.matches, y.FULL_TRAIL)
+        return Counts(counts.runs, node_count, counts.matches, y.FULL_STACK)
     for slot in range(size):
         table[slot, 0] = 0
     for i in range(live if few else 1, counts.runs):
         if runs[i, y.RUN_WAITS] == 0:
             continue
-        other = _first_alike(words, runs, i) if few else _alike_in_table(words, work, i, table, size)
+        other = _first_with_same_future(words, runs, i) if few else _find_or_add_in_table(words, work, i, table, size)
         if other == 0 or i < live:
             continue
         if node_count >= nodes.shape[0]:
@@ -107,40 +108,40 @@ def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64
         runs[other, y.RUN_NODE] = node_count
         runs[i, y.RUN_WAITS] = 0
         node_count += 1
-    return Counts(counts.runs, node_count, counts.matches, y.FULL_NOT)
+    return Counts(counts.runs, node_count, counts.matches, y.NOT_FULL)
 
 
 @bare
 def emit_all(
-    rule: Rule, events: Events, row: int, work: Work, run: int, counts: Counts, limit: int, trail: Int64
+    rule: Rule, events: Events, row: int, work: Work, run: int, counts: Counts, limit: int, stack: Int64
 ) -> Counts:
     """Write every match of the run, up to match number `limit`; count one drop if there are more.
 
-    The row after the run's row is scratch for each match's registers, and trail int64[*, 3] is a stack.
+    The row after the run's row is scratch for each match's registers, and stack int64[*, 3] is scratch.
     """
     depth_of, node_of, path = 0, 1, 2
     runs, nodes = work.runs, work.nodes
     node_count, matches, scratch = counts.nodes, counts.matches, run + 1
-    trail[0, depth_of], trail[0, node_of] = 0, runs[run, y.RUN_NODE]
+    stack[0, depth_of], stack[0, node_of] = 0, runs[run, y.RUN_NODE]
     top = 1
     while top > 0:
         top -= 1
-        depth, node = trail[top, depth_of], trail[top, node_of]
+        depth, node = stack[top, depth_of], stack[top, node_of]
         # Follow one path to the first event; other branches wait on the stack.
         while node >= 0:
-            if max(top, depth) + 1 >= trail.shape[0]:
-                return Counts(counts.runs, node_count, matches, y.FULL_TRAIL)
+            if max(top, depth) + 1 >= stack.shape[0]:
+                return Counts(counts.runs, node_count, matches, y.FULL_STACK)
             if nodes[node, y.NODE_ROW] < 0:
-                trail[top, depth_of], trail[top, node_of] = depth, nodes[node, y.NODE_PREVIOUS]
+                stack[top, depth_of], stack[top, node_of] = depth, nodes[node, y.NODE_PREVIOUS]
                 top += 1
                 node = nodes[node, y.NODE_STATE]
             else:
-                trail[depth, path] = node
+                stack[depth, path] = node
                 depth += 1
                 node = nodes[node, y.NODE_PREVIOUS]
         if matches >= limit:
             work.counters[y.COUNT_DROPPED] += 1
-            return Counts(counts.runs, node_count, matches, y.FULL_NOT)
+            return Counts(counts.runs, node_count, matches, y.NOT_FULL)
         if matches >= work.matches.shape[0]:
             return Counts(counts.runs, node_count, matches, y.FULL_MATCHES)
         if node_count + depth > nodes.shape[0]:
@@ -149,7 +150,7 @@ def emit_all(
             runs[scratch, c] = runs[0, c]
         previous = int64(-1)
         for k in range(depth - 1, -1, -1):
-            bound = trail[k, path]
+            bound = stack[k, path]
             target = nodes[bound, y.NODE_STATE]
             nodes[node_count, y.NODE_ROW] = nodes[bound, y.NODE_ROW]
             nodes[node_count, y.NODE_STATE] = target
@@ -157,12 +158,12 @@ def emit_all(
             previous = node_count
             node_count += 1
             nfa_state = rule.image[y.HEADER_STATES] + target * y.STATE_WIDTH
-            act(rule.image, nfa_state, events, nodes[bound, y.NODE_ROW], work, scratch)
+            update_registers(rule.image, nfa_state, events, nodes[bound, y.NODE_ROW], work, scratch)
         runs[scratch, y.RUN_START_ROW] = runs[run, y.RUN_START_ROW]
         runs[scratch, y.RUN_NODE] = previous
         emit(rule, events, row, work, scratch, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
         matches += 1
-    return Counts(counts.runs, node_count, matches, y.FULL_NOT)
+    return Counts(counts.runs, node_count, matches, y.NOT_FULL)
 
 
 @bare
@@ -205,7 +206,7 @@ def compact(
             remaining.row_keys[rows_count] = key_map[key_of_row[row]]
             rows_count += 1
     nodes_count = _compact_nodes(nodes, node_map, row_map)
-    point_runs(runs, live.rules, row_registers, row_map, node_map)
+    renumber_run_pointers(runs, live.rules, row_registers, row_map, node_map)
     for i in range(live.keys.shape[0]):
         live.keys[i] = key_map[live.keys[i]]
     return nodes_count, rows_count, keys_count
@@ -215,16 +216,17 @@ def compact(
 def _compact_nodes(nodes: Int64, node_map: Int64, row_map: Int64) -> int:
     """Move the nodes that are still needed together, and renumber references to them. Return their number.
 
-    Shapes: nodes int64[m, NODE_WIDTH]; node_map int64[m] becomes their new numbers; row_map int64[N].
+    A node without a row is a union, where two paths meet: NODE_STATE has the other node before it. Shapes: nodes
+    int64[m, NODE_WIDTH]; node_map int64[m] becomes their new numbers; row_map int64[N].
     """
     count = 0
     for k in range(nodes.shape[0]):
         if node_map[k] >= 0:
             node_map[k] = count
             previous = nodes[k, y.NODE_PREVIOUS]
-            row, other = nodes[k, y.NODE_ROW], nodes[k, y.NODE_STATE]
+            row, state_or_other = nodes[k, y.NODE_ROW], nodes[k, y.NODE_STATE]
             nodes[count, y.NODE_ROW] = row_map[row] if row >= 0 else -1
-            nodes[count, y.NODE_STATE] = other if row >= 0 else node_map[other]
+            nodes[count, y.NODE_STATE] = state_or_other if row >= 0 else node_map[state_or_other]
             nodes[count, y.NODE_PREVIOUS] = node_map[previous] if previous >= 0 else -1
             count += 1
     return count

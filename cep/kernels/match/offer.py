@@ -9,12 +9,13 @@ from cep.kernels.layout import Int64, UInt64, int64
 from cep.kernels.match.matches import emit
 from cep.kernels.match.merge import emit_all
 from cep.kernels.match.room import evict_beyond
-from cep.kernels.match.runs import accepts, bit, gaps_allow, guarded, suits, take
+from cep.kernels.match.runs import accepts, bit, condition_holds, gaps_allow, guarded, make_child
 from cep.kernels.records import Counts, Events, Rule, Work
 
 _FOREVER = int64(y.FOREVER)
-_COMPLETE = int64(y.COMPLETE)
+_HELD_BACK = int64(y.HELD_BACK)
 _ONE = int64(1)
+_BEFORE_TAKE, _AFTER_TAKE = True, False
 
 
 @bare
@@ -25,35 +26,35 @@ def hold_back(runs: Int64, i: int, count: int) -> int:
     """
     for c in range(runs.shape[1]):
         runs[count, c] = runs[i, c]
-    runs[count, y.RUN_WAITS] = _COMPLETE
+    runs[count, y.RUN_WAITS] = _HELD_BACK
     runs[count, y.RUN_EXPIRY] = _FOREVER
     return count + 1
 
 
 @inlined
-def _settle_child(rule: Rule, events: Events, row: int, work: Work, counts: Counts, limit: int, trail: Int64) -> Counts:
+def _finish_child(rule: Rule, events: Events, row: int, work: Work, counts: Counts, limit: int, stack: Int64) -> Counts:
     """Finish the new run in row counts.runs: keep it if it has open waits, and report it if it is a match."""
     child = counts.runs
     accepted = accepts(rule.image, work.runs, child)
-    runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.FULL_NOT
-    if accepted and rule.words[y.R_MERGES] != 0:
-        reported = emit_all(rule, events, row, work, child, counts, limit, trail)
+    runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.NOT_FULL
+    if accepted and rule.words[y.R_MERGES] != 0:  # a merged run stands for several matches
+        reported = emit_all(rule, events, row, work, child, counts, limit, stack)
         node_count, matches, full = reported.nodes, reported.matches, reported.full
     elif accepted and rule.words[y.R_IN_ORDER] == 0:
         emit(rule, events, row, work, child, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
         matches += 1
-    if full == y.FULL_NOT:
+    if full == y.NOT_FULL:
         if work.runs[child, y.RUN_WAITS] != 0:
             runs += 1
-        if accepted and rule.words[y.R_IN_ORDER] != 0:
+        if accepted and rule.words[y.R_IN_ORDER] != 0:  # the match waits until no open run started earlier
             runs = hold_back(work.runs, child, runs)
     return Counts(runs, node_count, matches, full)
 
 
 @inlined
 def _which_is_full(work: Work, counts: Counts) -> int:
-    """Return FULL_* for an array without room for one more run, FULL_NOT if there is room."""
-    full = y.FULL_NOT
+    """Return FULL_* for an array without room for one more run, NOT_FULL if there is room."""
+    full = y.NOT_FULL
     if counts.matches >= work.matches.shape[0]:
         full = y.FULL_MATCHES
     if counts.runs + 1 >= work.runs.shape[0]:
@@ -65,27 +66,27 @@ def _which_is_full(work: Work, counts: Counts) -> int:
 
 @bare
 def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts) -> Counts:
-    """Report a match of run i at the next event of its stream, in `row`, because its absence is certain then."""
+    """Report a match of run i at the next event of its stream, in `row`: that is not the forbidden one."""
     runs, matches = counts.runs, counts.matches
     if matches >= work.matches.shape[0]:
         return Counts(runs, counts.nodes, matches, y.FULL_MATCHES)
     if runs >= work.runs.shape[0]:
         return Counts(runs, counts.nodes, matches, y.FULL_WORK)
-    if rule.words[y.R_IN_ORDER] != 0:
+    if rule.words[y.R_IN_ORDER] != 0:  # the match waits until no open run started earlier
         runs = hold_back(work.runs, i, runs)
         work.runs[runs - 1, y.RUN_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
     else:
         last = work.nodes[work.runs[i, y.RUN_NODE], y.NODE_ROW]
         emit(rule, events, last, work, i, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
         matches += 1
-    return Counts(runs, counts.nodes, matches, y.FULL_NOT)
+    return Counts(runs, counts.nodes, matches, y.NOT_FULL)
 
 
 @inlined
-def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts, limit: int, trail: Int64) -> Counts:
+def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts, limit: int, stack: Int64) -> Counts:
     """Offer the event in `row` to run i: new runs are written from row counts.runs on, waits may close.
 
-    Matches beyond number `limit` are not written. Shapes: trail int64[*, 3] scratch.
+    Matches beyond number `limit` are not written. Shapes: stack int64[*, 3] scratch.
     """
     image = rule.image
     waits = work.runs[i, y.RUN_WAITS]
@@ -103,26 +104,26 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
             fits = gaps_allow(image, first, end, events.columns, row, work.runs, i, work.nodes)
         guards = image[wait + y.W_GUARDS] < image[wait + y.W_GUARDS_END]
         if guards and fits >= 0:
-            if guarded(image, wait, waits, True, events, row, work, i):
+            if guarded(image, wait, waits, _BEFORE_TAKE, events, row, work, i):
                 fits = -1
             # An absence takes no event, so any forbidden event breaks it.
-            elif kind >= y.WAIT_ABSENCE and guarded(image, wait, waits, False, events, row, work, i):
+            elif kind >= y.WAIT_ABSENCE and guarded(image, wait, waits, _AFTER_TAKE, events, row, work, i):
                 fits = -1
         if fits < 0:
             waits &= ~current
             continue
         takes = False
         if fits > 0 and kind < y.WAIT_ABSENCE:
-            takes = suits(image, wait, events, row, work, i)
+            takes = condition_holds(image, wait, events, row, work, i)
         if takes:
             full = _which_is_full(work, counts)
-            if full != y.FULL_NOT:
+            if full != y.NOT_FULL:
                 counts = Counts(counts.runs, counts.nodes, counts.matches, full)
                 break
-            take(rule, wait, events, row, work, i, counts.runs, counts.nodes)
-            counts = Counts(counts.runs, counts.nodes + 1, counts.matches, y.FULL_NOT)
-            counts = _settle_child(rule, events, row, work, counts, limit, trail)
-            if counts.full != y.FULL_NOT:
+            make_child(rule, wait, events, row, work, i, counts.runs, counts.nodes)
+            counts = Counts(counts.runs, counts.nodes + 1, counts.matches, y.NOT_FULL)
+            counts = _finish_child(rule, events, row, work, counts, limit, stack)
+            if counts.full != y.NOT_FULL:
                 break
             if kind != y.WAIT_ANY and waits & image[wait + y.W_REOPENS] == 0:
                 waits &= ~current
@@ -130,16 +131,16 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
             waits &= ~current
         elif kind == y.WAIT_ABSENCE_NEXT:
             counts = _match_absence(rule, events, row, i, work, counts)
-            if counts.full != y.FULL_NOT:
+            if counts.full != y.NOT_FULL:
                 break
             waits &= ~current
         if guards and waits & current != 0:
-            if guarded(image, wait, waits, False, events, row, work, i):
+            if guarded(image, wait, waits, _AFTER_TAKE, events, row, work, i):
                 waits &= ~current
     if i > 0:
         every = (1 << int64((image[nfa_state + y.S_WAITS_END] - image[nfa_state + y.S_WAITS]) // y.WAIT_WIDTH)) - 1
         waits |= work.runs[i, y.RUN_WAITS] & ~every  # stop events that have ended the greed of a loop
-        work.runs[i, y.RUN_WAITS] = 0 if waits & (every | _COMPLETE) == 0 else waits
+        work.runs[i, y.RUN_WAITS] = 0 if waits & (every | _HELD_BACK) == 0 else waits
     return counts
 
 
@@ -151,7 +152,7 @@ def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) ->
     """
     if count - 1 > words[y.R_RUNS_MAX]:
         evict_beyond(runs, 1, count, words[y.R_RUNS_MAX], heap, counters)
-    end = 1
+    end = 1  # row 0, the start run, stays
     for i in range(1, count):
         if runs[i, y.RUN_WAITS] != 0:
             if end != i:
@@ -162,22 +163,22 @@ def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) ->
 
 
 @bare
-def moved_states(rule: Rule, bitmaps: UInt64, new: int) -> int:
-    """Return a bit for each NFA state that new event number `new` may concern, bit 62 for states from the 63rd on."""
+def find_concerned_states(rule: Rule, bitmaps: UInt64, event_index: int) -> int:
+    """Return a bit for each NFA state whose waits or guards may react to new event number `event_index`."""
     image, first = rule.image, rule.words[y.R_START_STATE]
-    moved = int64(1) << int64(62)
+    concerned_states = int64(1) << int64(62)  # always set: it stands for all later states, which are not tested
     states = image[y.HEADER_STATES]
     for number in range(first, min(rule.words[y.R_END_STATE], first + 62)):
         nfa_state = states + number * y.STATE_WIDTH
         concerned = False
         for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
-            predicate = image[wait + y.W_PREDICATE]
-            if image[wait + y.W_KIND] != y.WAIT_ABSENCE and (predicate < 0 or bit(bitmaps, predicate, new)):
+            predicate = image[wait + y.W_PREDICATE]  # a condition on one event, -1 for any event
+            if image[wait + y.W_KIND] != y.WAIT_ABSENCE and (predicate < 0 or bit(bitmaps, predicate, event_index)):
                 concerned = True
             for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
                 predicate = image[g + y.G_PREDICATE]
-                if predicate < 0 or bit(bitmaps, predicate, new):
+                if predicate < 0 or bit(bitmaps, predicate, event_index):
                     concerned = True
         if concerned:
-            moved |= int64(1) << int64(number - first)
-    return moved
+            concerned_states |= int64(1) << int64(number - first)
+    return concerned_states

@@ -16,9 +16,9 @@ from cep.kernels import layout as y
 from cep.kernels.groups import first_at
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
-from cep.kernels.match.matches import choose, emit, note_evicted
+from cep.kernels.match.matches import choose_matches, emit, note_evicted
 from cep.kernels.match.room import KeyRoom, evict_beyond, key_room, less_room, limit_nodes
-from cep.kernels.match.runs import accepts, act, bit, next_key, suits
+from cep.kernels.match.runs import accepts, bit, condition_holds, next_key, update_registers
 from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, SharedStarts, Work
 
 _FOREVER = int64(y.FOREVER)
@@ -37,22 +37,22 @@ class _Counts(NamedTuple):
     full: int
 
 
-class _PutOff(NamedTuple):
+class _KeyStarts(NamedTuple):
     """Shared events of a key: the first one, the first that the rule has not processed yet, and their end."""
 
     first: int
-    late: int
+    unprocessed: int
     end: int
 
 
 @inlined
 def _open_waits(image: Int64, nfa_state: int, runs: Int64, i: int) -> None:
-    """Set the open waits of the run in row i, which has just entered the NFA state at offset `nfa_state`."""
+    """Open the waits (transitions) of run i that fit, by their bits: it has just entered the state at `nfa_state`."""
     waits = int64(0)
     mask = _ONE
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
         register = image[wait + y.W_COUNT_REGISTER]
-        if register < 0:
+        if register < 0:  # no repetition is counted
             waits |= mask
         else:
             count = runs[i, y.RUN_HEADER + register]
@@ -63,7 +63,7 @@ def _open_waits(image: Int64, nfa_state: int, runs: Int64, i: int) -> None:
 
 
 @bare
-def _dead(runs: Int64, head: int, end: int) -> int:
+def _count_dead(runs: Int64, head: int, end: int) -> int:
     count = 0
     for i in range(head, end):
         count += runs[i, y.RUN_WAITS] == 0
@@ -77,7 +77,7 @@ def _expire(runs: Int64, head: int, end: int, time: int, counters: Int64) -> int
         if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
             runs[i, y.RUN_WAITS] = 0
             counters[y.COUNT_EXPIRED] += 1
-    return _dead(runs, head, end)
+    return _count_dead(runs, head, end)
 
 
 @bare
@@ -92,7 +92,7 @@ def _evict(rule: Rule, work: Work, counts: _Counts, time: int, heap: Int64) -> i
 
 
 @bare
-def _together(runs: Int64, head: int, end: int) -> int:
+def _close_gaps(runs: Int64, head: int, end: int) -> int:
     """Move the live rows of [head, end) to row 1 and the rows after it; return the new end."""
     to = 1
     for i in range(head, end):
@@ -124,8 +124,8 @@ def _save(work: Work, counts: _Counts, watermark: int, key: int, output: RunOutp
 
 @inlined
 def _take(rule: Rule, wait: int, events: Events, row: int, work: Work, starts: bool, i: int, node: int) -> None:
-    """Let the run in row i take the event in its own row; its node gets number `node`. `starts`: the first event."""
-    target = rule.image[wait + y.W_TARGET]
+    """Let run i take the event as node `node`: its row moves to the wait's target state. `starts`: it is the first."""
+    target = rule.image[wait + y.W_TARGET]  # a wait is the offset of a transition in the image, the compiled rules
     nfa_state = rule.image[y.HEADER_STATES] + target * y.STATE_WIDTH
     work.nodes[node, y.NODE_ROW] = row
     work.nodes[node, y.NODE_STATE] = target
@@ -139,31 +139,35 @@ def _take(rule: Rule, wait: int, events: Events, row: int, work: Work, starts: b
         work.counters[y.COUNT_STARTED] += 1
     if rule.image[wait + y.W_RESET] >= 0:
         work.runs[i, y.RUN_HEADER + rule.image[wait + y.W_RESET]] = 0
-    act(rule.image, nfa_state, events, row, work, i)
+    update_registers(rule.image, nfa_state, events, row, work, i)
     _open_waits(rule.image, nfa_state, work.runs, i)
 
 
 @inlined
 def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Counts) -> _Counts:
-    """Offer an event to the run in row i. The run advances in its row, or new runs are written from counts.runs on."""
+    """Offer an event to the run in row i. The run advances in its row, or new runs are written from counts.runs on.
+
+    A wait is a transition that the run may still make, one bit of RUN_WAITS. A relaxed wait takes one event: the run
+    itself advances if that is its only wait, otherwise a copy does and the wait is closed. An any-wait stays open.
+    """
     image = rule.image
-    runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.FULL_NOT
+    runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.NOT_FULL
     waits = work.runs[i, y.RUN_WAITS]
     nfa_state = image[y.HEADER_STATES] + work.runs[i, y.RUN_STATE] * y.STATE_WIDTH
     first, end = image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END]
-    alone = i > 0 and end - first == y.WAIT_WIDTH
+    is_only_wait = i > 0 and end - first == y.WAIT_WIDTH
     moved = False
     mask = _ONE
     for wait in range(first, end, y.WAIT_WIDTH):
         current, mask = mask, mask << _ONE
-        if waits & current != 0 and suits(image, wait, events, row, work, i):
+        if waits & current != 0 and condition_holds(image, wait, events, row, work, i):
             no_room, no_match_room = runs + 1 >= work.runs.shape[0], matches >= work.matches.shape[0]
             if no_room or node_count >= work.nodes.shape[0] or no_match_room:
                 full = y.FULL_WORK if no_room else y.FULL_MATCHES
                 full = y.FULL_NODES if node_count >= work.nodes.shape[0] else full
                 break
             relaxed = image[wait + y.W_KIND] == y.WAIT_RELAXED
-            moved = alone and relaxed
+            moved = is_only_wait and relaxed
             child = i
             if not moved:
                 child = runs
@@ -185,21 +189,22 @@ def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Co
 
 @inlined
 def _candidates(
-    image: Int64, alike: int, events: Events, row: int, runs: Int64, counts: _Counts, picked: Int64, count: int
+    image: Int64, common_wait: int, events: Events, row: int, runs: Int64, counts: _Counts, picked: Int64, count: int
 ) -> int:
     """Append the rows of the runs that the event may advance to `picked`. Return the new count.
 
-    `alike` is a wait whose condition all runs share, or -1. The loop has no branch on a row's content, because the
-    matching runs are unpredictable and a wrong branch prediction costs more than the comparison.
+    `common_wait` is the offset in the image of a wait whose condition all runs share, or -1. Runs are in rows
+    [counts.head, counts.runs). The loop writes each row and counts it only if it fits, without a branch on its content:
+    matching runs are unpredictable, and a wrong branch prediction costs more than the comparison.
     """
     columns, nulls = events.columns, events.nulls
     time = columns[y.COLUMN_TIME, row]
     op = y.SIMPLE_NONE
     column = other = register = int64(0)
-    if alike >= 0:
-        predicate = image[alike + y.W_PREDICATE]
-        op, column = image[alike + y.W_SIMPLE], image[alike + y.W_SIMPLE_COLUMN]
-        other, register = image[alike + y.W_SIMPLE_OTHER], y.RUN_HEADER + image[alike + y.W_SIMPLE_REGISTER]
+    if common_wait >= 0:
+        predicate = image[common_wait + y.W_PREDICATE]
+        op, column = image[common_wait + y.W_SIMPLE], image[common_wait + y.W_SIMPLE_COLUMN]
+        other, register = image[common_wait + y.W_SIMPLE_OTHER], y.RUN_HEADER + image[common_wait + y.W_SIMPLE_REGISTER]
         if predicate >= 0 and not bit(events.bitmaps, predicate, row - events.first_row):
             return count
         if op != y.SIMPLE_NONE and op < y.SIMPLE_OR_NULL and nulls[column, row] != 0:
@@ -216,7 +221,7 @@ def _candidates(
     on_equal = has_value and (op == y.SIMPLE_LE or op == y.SIMPLE_GE or op == y.SIMPLE_EQ)
     on_greater = has_value and (op == y.SIMPLE_GT or op == y.SIMPLE_GE or op == y.SIMPLE_NE)
     for i in range(counts.head, counts.runs):
-        bound = max(runs[i, register], int64(0))
+        bound = max(runs[i, register], int64(0))  # row 0 instead of -1 (not bound), which must not be read
         is_bound = (runs[i, register] >= 0) & (nulls[other, bound] == 0)
         against = columns[other, bound]
         holds = (on_less & (value < against)) | (on_equal & (value == against)) | (on_greater & (value > against))
@@ -227,16 +232,22 @@ def _candidates(
 
 
 @inlined
-def _move_all(rule: Rule, alike: int, events: Events, row: int, work: Work, chosen: Int64, counts: _Counts) -> _Counts:
-    """Let all chosen runs, int64[*], take an event that satisfies them; each has one wait."""
+def _advance_all(
+    rule: Rule, common_wait: int, events: Events, row: int, work: Work, run_rows: Int64, counts: _Counts
+) -> _Counts:
+    """Let the runs in rows `run_rows`, int64[*], take an event that they wait for; each has one wait.
+
+    The waits are like `common_wait`, an offset in the rule's image. With an any-wait the run stays, and a copy of it
+    takes the event. `dead` counts rows without waits, which are removed later.
+    """
     runs, dead, node_count, matches = counts.runs, counts.dead, counts.nodes, counts.matches
-    stays = rule.image[alike + y.W_KIND] == y.WAIT_ANY
+    run_stays = rule.image[common_wait + y.W_KIND] == y.WAIT_ANY
     time = events.columns[y.COLUMN_TIME, row]
-    for k in range(chosen.shape[0]):
-        child = chosen[k]
+    for k in range(run_rows.shape[0]):
+        child = run_rows[k]
         nfa_state = rule.image[y.HEADER_STATES] + work.runs[child, y.RUN_STATE] * y.STATE_WIDTH
         wait = rule.image[nfa_state + y.S_WAITS]
-        if stays:
+        if run_stays:
             for c in range(work.runs.shape[1]):
                 work.runs[runs, c] = work.runs[child, c]
             child = runs
@@ -245,33 +256,33 @@ def _move_all(rule: Rule, alike: int, events: Events, row: int, work: Work, chos
         if accepts(rule.image, work.runs, child):
             emit(rule, events, row, work, child, matches, y.KIND_MATCH, time)
             matches += 1
-        opens = work.runs[child, y.RUN_WAITS] != 0
-        if stays:
-            runs += opens
+        is_open = work.runs[child, y.RUN_WAITS] != 0
+        if run_stays:
+            runs += is_open
         else:
-            dead += not opens
-    return _Counts(counts.head, runs, dead, node_count, matches, y.FULL_NOT)
+            dead += not is_open
+    return _Counts(counts.head, runs, dead, node_count, matches, y.NOT_FULL)
 
 
 @inlined
-def _drop_over(runs: Int64, counts: _Counts, time: int, counters: Int64) -> _Counts:
+def _drop_ended(runs: Int64, counts: _Counts, time: int, counters: Int64) -> _Counts:
     """Move `head` past rows that are dead or expired at `time` (ms, UTC). Move rows together if many are dead."""
-    head, end, dead = counts.head, counts.runs, counts.dead
+    head, end, dead = counts.head, counts.runs, counts.dead  # runs in rows [head, end), the oldest first
     while head < end and (runs[head, y.RUN_WAITS] == 0 or runs[head, y.RUN_EXPIRY] <= time):
-        if runs[head, y.RUN_WAITS] == 0:
+        if runs[head, y.RUN_WAITS] == 0:  # dead
             dead -= 1
         else:
             counters[y.COUNT_EXPIRED] += 1
         head += 1
-    if head - 1 + dead > _SLACK + end - head:
-        end = _together(runs, head, end)
-        head, dead = 1, 0
-    return _Counts(head, end, dead, counts.nodes, counts.matches, y.FULL_NOT)
+    if head - 1 + dead > _SLACK + end - head:  # more rows are unused than in use
+        end = _close_gaps(runs, head, end)
+        head, dead = 1, 0  # row 0 is the start run
+    return _Counts(head, end, dead, counts.nodes, counts.matches, y.NOT_FULL)
 
 
 @inlined
 def _on_event(
-    rule: Rule, alike: int, events: Events, row: int, starts: bool, work: Work, picked: Int64, counts: _Counts
+    rule: Rule, common_wait: int, events: Events, row: int, starts: bool, work: Work, picked: Int64, counts: _Counts
 ) -> _Counts:
     """Process an event: offer it to the start run if it `starts`, and to the runs that it may advance; then skip.
 
@@ -279,21 +290,21 @@ def _on_event(
     on runs evicts the oldest. If `full` of the result names an array that is too small, the event must be repeated.
     """
     time = events.columns[y.COLUMN_TIME, row]
-    counts = _drop_over(work.runs, counts, time, work.counters)
+    counts = _drop_ended(work.runs, counts, time, work.counters)
     before = counts.matches
     work.counters[y.COUNT_STEPS] += counts.runs - counts.head - counts.dead + starts
     picked[0] = 0
-    count = _candidates(rule.image, alike, events, row, work.runs, counts, picked, int64(starts))
-    offered = count if alike < 0 else int64(starts)
+    count = _candidates(rule.image, common_wait, events, row, work.runs, counts, picked, int64(starts))
+    offered = count if common_wait < 0 else int64(starts)
     for k in range(offered):
         i = picked[k]
         counts = _offer(rule, events, row, work, i, counts)
-        if counts.full != y.FULL_NOT:
+        if counts.full != y.NOT_FULL:
             break
         is_dead = work.runs[i, y.RUN_WAITS] == 0
-        counts = _Counts(counts.head, counts.runs, counts.dead + is_dead, counts.nodes, counts.matches, y.FULL_NOT)
+        counts = _Counts(counts.head, counts.runs, counts.dead + is_dead, counts.nodes, counts.matches, y.NOT_FULL)
     full = counts.full
-    if full == y.FULL_NOT and count > offered:
+    if full == y.NOT_FULL and count > offered:
         if counts.runs + count >= work.runs.shape[0]:
             full = y.FULL_WORK
         elif counts.nodes + count > work.nodes.shape[0]:
@@ -301,12 +312,12 @@ def _on_event(
         elif counts.matches + count > work.matches.shape[0]:
             full = y.FULL_MATCHES
         else:
-            counts = _move_all(rule, alike, events, row, work, picked[offered:count], counts)
+            counts = _advance_all(rule, common_wait, events, row, work, picked[offered:count], counts)
     dead, matches = counts.dead, counts.matches
-    if matches > before and full == y.FULL_NOT:
+    if matches > before and full == y.NOT_FULL:
         if rule.words[y.R_SKIP] != y.SKIP_NONE:
-            matches = choose(rule, work, before, matches, counts.runs)
-            dead = _dead(work.runs, counts.head, counts.runs)
+            matches = choose_matches(rule, work, before, matches, counts.runs)
+            dead = _count_dead(work.runs, counts.head, counts.runs)
         if matches - before > rule.words[y.R_MATCHES_MAX]:
             work.counters[y.COUNT_DROPPED] += matches - before - rule.words[y.R_MATCHES_MAX]
             matches = before + rule.words[y.R_MATCHES_MAX]
@@ -316,54 +327,57 @@ def _on_event(
 
 
 @inlined
-def _put_off(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int) -> tuple[_PutOff, int]:
-    """Return the key's shared events with the first of them that the rule has not processed, and the first run.
+def _find_key_starts(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int) -> tuple[_KeyStarts, int]:
+    """Return the key's shared events, and the row of its first run.
 
-    Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
+    Rules that start on the same events share these: they are stored once, and a rule processes them when another event
+    may advance its runs. If the key's first row is in the start state, it is a note of the last shared event that is
+    processed. Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
     """
-    first = late = last = int64(0)
+    first = unprocessed = last = int64(0)
     head = int64(1)
     if words[y.R_SHARES] != 0:
         first = first_at(starts.keys, int64(0), int64(starts.keys.shape[0]), key)
         last = first_at(starts.keys, first, int64(starts.keys.shape[0]), key + 1)
-        late = first
+        unprocessed = first
         if end > 1 and runs[1, y.RUN_STATE] == words[y.R_START_STATE]:
-            late = first_at(starts.rows, late, last, runs[1, y.RUN_START_ROW] + 1)
+            unprocessed = first_at(starts.rows, unprocessed, last, runs[1, y.RUN_START_ROW] + 1)
             head = int64(2)
-    return _PutOff(first, late, last), head
+    return _KeyStarts(first, unprocessed, last), head
 
 
 @bare
-def _within_limit(counts: Int64, late: int, end: int, limit: int, counters: Int64) -> int:
-    """Drop deferred events in [late, end) up to the last start beyond the limit; return the first remaining one.
+def _within_limit(counts: Int64, first: int, end: int, limit: int, counters: Int64) -> int:
+    """Drop deferred events in [first, end) up to the last start beyond the limit; return the first remaining one.
 
     Shapes: counts int64[S], the number of starts up to each event.
     """
-    before = counts[late - 1] if late > 0 else int64(0)
+    before = counts[first - 1] if first > 0 else int64(0)
     over = counts[end - 1] - before - limit
     if over > 0:
         counters[y.COUNT_EVICTED] += over
-        late = first_at(counts, late, end, before + over) + 1
-    return late
+        first = first_at(counts, first, end, before + over) + 1
+    return first
 
 
 @bare
-def _within_weight(starts: SharedStarts, late: int, end: int, limit: int, counters: Int64) -> int:
+def _within_weight(starts: SharedStarts, first: int, end: int, limit: int, counters: Int64) -> int:
     """Limit the weights of the starts, as `_within_limit` limits their number."""
-    before = starts.weights[late - 1] if late > 0 else int64(0)
+    before = starts.weights[first - 1] if first > 0 else int64(0)
     over = starts.weights[end - 1] - before - limit
     if over <= 0:
-        return late
-    first_left = first_at(starts.weights, late, end, before + over) + 1
-    counters[y.COUNT_EVICTED] += starts.counts[first_left - 1] - (starts.counts[late - 1] if late > 0 else int64(0))
+        return first
+    first_left = first_at(starts.weights, first, end, before + over) + 1
+    counters[y.COUNT_EVICTED] += starts.counts[first_left - 1] - (starts.counts[first - 1] if first > 0 else int64(0))
     return first_left
 
 
 @bare
-def _note_taken(last: int, expiry: int, key: int, work: Work, node: int, output: RunOutput, out_count: int) -> int:
+def _write_progress(last: int, expiry: int, key: int, work: Work, node: int, output: RunOutput, out_count: int) -> int:
     """Write a note in the form of a run: the rule has processed the key's shared events up to the one in row `last`.
 
-    Returns FULL_*. The row gets the node `node`, and is needed until `expiry` (ms, UTC), when the last event closes.
+    Shared events start several rules, and are stored once for all. The note has node `node`, and is needed until
+    `expiry` (ms, UTC), when the run of that event expires. Returns FULL_*, NOT_FULL if the note fits.
     """
     if out_count >= output.runs.shape[0] or node >= work.nodes.shape[0]:
         return y.FULL_OUT if out_count >= output.runs.shape[0] else y.FULL_NODES
@@ -376,13 +390,13 @@ def _note_taken(last: int, expiry: int, key: int, work: Work, node: int, output:
     output.runs[out_count, y.RUN_START_ROW] = last
     output.runs[out_count, y.RUN_NODE] = node
     output.keys[out_count] = key
-    return y.FULL_NOT
+    return y.NOT_FULL
 
 
 @bare
-def _common_wait(rule: Rule) -> int:
+def _find_common_wait(rule: Rule) -> int:
     """Return a wait that represents the waits of all started runs if they are alike, otherwise -1."""
-    if rule.words[y.R_ALIKE] != 0:
+    if rule.words[y.R_SAME_WAIT] != 0:
         for number in range(rule.words[y.R_START_STATE] + 1, rule.words[y.R_END_STATE]):
             nfa_state = rule.image[y.HEADER_STATES] + number * y.STATE_WIDTH
             if rule.image[nfa_state + y.S_WAITS] < rule.image[nfa_state + y.S_WAITS_END]:
@@ -391,16 +405,16 @@ def _common_wait(rule: Rule) -> int:
 
 
 @bare
-def _bound_nodes(
+def _evict_over_node_limit(
     rule: Rule, events: Events, time: int, work: Work, scratch: RuleScratch, cursor: Int64,
     counts_and_room: tuple[_Counts, KeyRoom],
 ) -> tuple[_Counts, KeyRoom]:  # fmt: skip
     """Close runs that have expired at `time` (ms, UTC), and evict the oldest runs if they have bound too many nodes."""
     counts, room = counts_and_room
     _expire(work.runs, counts.head, counts.runs, time, work.counters)
-    used = Counts(counts.runs, counts.nodes, counts.matches, y.FULL_NOT)
+    used = Counts(counts.runs, counts.nodes, counts.matches, y.NOT_FULL)
     used, room = limit_nodes(rule, work, scratch, cursor, counts.head, used, room, events.weights)
-    dead = _dead(work.runs, counts.head, counts.runs)
+    dead = _count_dead(work.runs, counts.head, counts.runs)
     return _Counts(counts.head, counts.runs, dead, used.nodes, used.matches, used.full), room
 
 
@@ -415,7 +429,7 @@ def advance_plain(
     ones; otherwise it is empty. Its bounds are not used.
     Cost: O(queued events x open runs of their key), a few nanoseconds each.
     """
-    alike, words = _common_wait(rule), rule.words
+    common_wait, words = _find_common_wait(rule), rule.words
     within = words[y.R_WITHIN_MS]
     queue, columns, cursor = inputs.queue, events.columns, output.cursor
     for c in range(work.runs.shape[1]):
@@ -427,57 +441,59 @@ def advance_plain(
         key, run_at, runs = next_key(columns, inputs, cursor, work.runs)
         if runs < 0:
             return y.FULL_WORK
-        put_off, head = _put_off(words, shared, key, work.runs, runs)
-        counts = _Counts(head, runs, int64(0), cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
+        key_starts, head = _find_key_starts(words, shared, key, work.runs, runs)
+        counts = _Counts(head, runs, int64(0), cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.NOT_FULL)
         room = key_room(rule, cursor, runs > head, events.weights)
-        late, late_end, due_ms = put_off.late, put_off.late, int64(0)
-        while counts.full == y.FULL_NOT and turn < queue.shape[0] and columns[y.COLUMN_KEY, queue[turn]] == key:
+        shared_at, shared_end, due_ms = key_starts.unprocessed, key_starts.unprocessed, int64(0)
+        while counts.full == y.NOT_FULL and turn < queue.shape[0] and columns[y.COLUMN_KEY, queue[turn]] == key:
             row = int64(queue[turn])
             time = columns[y.COLUMN_TIME, row]
-            is_late = late == late_end and late < put_off.end and shared.rows[late] < row
-            if is_late and time < words[y.R_UNTIL_MS]:
+            comes_first = shared_at == shared_end and shared_at < key_starts.end and shared.rows[shared_at] < row
+            if comes_first and time < words[y.R_UNTIL_MS]:
                 # The event may advance deferred events. Skip deferred events that have expired or exceed the limit.
                 dead = _expire(work.runs, counts.head, counts.runs, time, work.counters)
-                counts = _Counts(counts.head, counts.runs, dead, counts.nodes, counts.matches, y.FULL_NOT)
-                late_end, due_ms = first_at(shared.rows, late, put_off.end, row), time
-                late = _within_limit(shared.counts, late, late_end, words[y.R_RUNS_MAX], work.counters)
-                if shared.weights.shape[0] > 0 and late < late_end:
-                    late = _within_weight(shared, late, late_end, words[y.R_NODES_MAX], work.counters)
+                counts = _Counts(counts.head, counts.runs, dead, counts.nodes, counts.matches, y.NOT_FULL)
+                shared_end, due_ms = first_at(shared.rows, shared_at, key_starts.end, row), time
+                shared_at = _within_limit(shared.counts, shared_at, shared_end, words[y.R_RUNS_MAX], work.counters)
+                if shared.weights.shape[0] > 0 and shared_at < shared_end:
+                    shared_at = _within_weight(shared, shared_at, shared_end, words[y.R_NODES_MAX], work.counters)
             offered = events
-            if late < late_end:
-                row = shared.rows[late]
-                offered = Events(events.columns, events.nulls, shared.bits, row - shared.columns[late], events.weights)
-                late += 1
+            if shared_at < shared_end:
+                row = shared.rows[shared_at]
+                offered = Events(
+                    events.columns, events.nulls, shared.bits, row - shared.columns[shared_at], events.weights
+                )
+                shared_at += 1
                 time = columns[y.COLUMN_TIME, row]
                 if time + within <= due_ms:
                     continue
             else:
                 turn += 1
-                if late < put_off.end and shared.rows[late] == row:
-                    late += 1
-                    late_end = late
+                if shared_at < key_starts.end and shared.rows[shared_at] == row:
+                    shared_at += 1
+                    shared_end = shared_at
             starts = time >= words[y.R_FROM_MS] and time < words[y.R_STARTS_UNTIL_MS]
             if time < words[y.R_UNTIL_MS] and (starts or counts.runs > 1):
                 before = counts.nodes
-                counts = _on_event(rule, alike, offered, row, starts, work, scratch.picked, counts)
+                counts = _on_event(rule, common_wait, offered, row, starts, work, scratch.picked, counts)
                 room = less_room(room, events.weights, row, counts.nodes - before)
-                if counts.nodes > room.count_at and counts.full == y.FULL_NOT:
-                    counts, room = _bound_nodes(rule, events, time, work, scratch, cursor, (counts, room))
+                if counts.nodes > room.count_at and counts.full == y.NOT_FULL:
+                    counts, room = _evict_over_node_limit(rule, events, time, work, scratch, cursor, (counts, room))
         full, node_count = counts.full, counts.nodes
-        if full == y.FULL_NOT and late > put_off.first:
-            last = shared.rows[late - 1]
+        if full == y.NOT_FULL and shared_at > key_starts.first:
+            last = shared.rows[shared_at - 1]
             expiry = min(_FOREVER, columns[y.COLUMN_TIME, last] + within)
             if expiry > watermark:
-                full = _note_taken(last, expiry, key, work, node_count, output, out_count)
+                full = _write_progress(last, expiry, key, work, node_count, output, out_count)
                 node_count, out_count = node_count + 1, out_count + 1
-        if full == y.FULL_NOT:
+        if full == y.NOT_FULL:
             out_count = _save(work, counts, watermark, key, output, out_count)
-            full = y.FULL_OUT if out_count < 0 else y.FULL_NOT
+            full = y.FULL_OUT if out_count < 0 else y.NOT_FULL
         full, matches = note_evicted(rule, key, work, scratch.counters_before, full, counts.matches)
-        if full != y.FULL_NOT:
+        if full != y.NOT_FULL:
             for c in range(y.COUNTERS):
                 work.counters[c] = scratch.counters_before[c]
             return full
         cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = turn, run_at
         cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = node_count, matches, out_count
-    return y.FULL_NOT
+    return y.NOT_FULL

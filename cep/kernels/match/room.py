@@ -23,6 +23,7 @@ from cep.kernels.records import Counts, Rule, RuleScratch, Work
 _ROW_BITS = 24  # of an age: the row of the run
 _ROW = (1 << _ROW_BITS) - 1
 _WAITING = 1 << 60
+_OLDEST, _YOUNGEST = 1, -1  # the sign of the entries of a heap, whose first entry is the least
 
 
 class KeyRoom(NamedTuple):
@@ -52,12 +53,12 @@ def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
 
 
 @bare
-def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64, weights: Int64) -> int:
-    """Mark the nodes on all paths to `node`: write the number `mark` at their rows.
+def _visit(nodes: Int64, node: int, marks: Int64, mark: int, stack: Int64, weights: Int64) -> int:
+    """Mark the nodes (bound events) on all paths to `node`: write the number `mark` into marks int64[nodes].
 
+    A node without a row is a union, where two paths meet. The second one goes on in NODE_STATE, and waits on the stack.
     Returns: the weight of the newly marked nodes, 1 for each and the weights of their events, to measure the memory of
-    a run; -1 if the trail is too short.
-    Shapes: marks int64[rows of nodes]; trail int64[*, 3] is a stack for the second path into a union.
+    a run; -1 if the stack, int64[*, 3], is too short.
     """
     count, top = 0, 0
     while True:
@@ -67,21 +68,21 @@ def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64, weight
             if weights.shape[0] > 0 and nodes[node, y.NODE_ROW] >= 0:
                 count += weights[nodes[node, y.NODE_ROW]]
             if nodes[node, y.NODE_ROW] < 0:
-                if top >= trail.shape[0]:
+                if top >= stack.shape[0]:
                     return -1
-                trail[top, 0] = nodes[node, y.NODE_STATE]
+                stack[top, 0] = nodes[node, y.NODE_STATE]
                 top += 1
             node = nodes[node, y.NODE_PREVIOUS]
         if top == 0:
             return count
         top -= 1
-        node = trail[top, 0]
+        node = stack[top, 0]
 
 
 @inlined
-def _age(runs: Int64, i: int) -> int:
+def _age_and_row(runs: Int64, i: int) -> int:
     """Return a number that is smaller the older run i is; its last bits are i."""
-    waiting = _WAITING if runs[i, y.RUN_WAITS] == int64(y.COMPLETE) else 0
+    waiting = _WAITING if runs[i, y.RUN_WAITS] == int64(y.HELD_BACK) else 0
     return waiting + (runs[i, y.RUN_START_ROW] << _ROW_BITS) + i
 
 
@@ -104,7 +105,7 @@ def _heap_of(runs: Int64, head: int, end: int, sign: int, heap: Int64) -> int:
     count = int64(0)
     for i in range(head, end):
         if runs[i, y.RUN_WAITS] != 0:
-            heap[count] = sign * _age(runs, i)
+            heap[count] = sign * _age_and_row(runs, i)
             count += 1
     for entry in range(count // 2 - 1, -1, -1):
         _sink(heap, entry, count)
@@ -117,9 +118,9 @@ def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, coun
 
     heap int64[*] is scratch. Cost: O(rows), and O(log rows) for each evicted run.
     """
-    count = _heap_of(runs, head, end, 1, heap)
+    count = _heap_of(runs, head, end, _OLDEST, heap)
     while count > limit:
-        runs[heap[0] & _ROW, y.RUN_WAITS] = 0
+        runs[heap[0] & _ROW, y.RUN_WAITS] = 0  # an entry of the heap is a run's age and, in its last bits, row
         counters[y.COUNT_EVICTED] += 1
         count -= 1
         heap[0] = heap[count]
@@ -131,13 +132,14 @@ def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head:
     """Evict the oldest of the rows [head, end) if their nodes exceed the limit; return the remaining weight.
 
     The youngest runs stay whose nodes together are half the limit, or the youngest alone if it does not exceed the
-    limit. Returns -1 if the trail is too short.
+    limit. A node that several runs share counts once, because it is marked. The heap has negative ages, so that the
+    youngest run comes first; its row is in the last bits. Returns -1 if the stack is too short.
     """
     runs, limit, heap = work.runs, rule.words[y.R_NODES_MAX], scratch.picked
-    runs_count = _heap_of(runs, head, end, -1, heap)
+    runs_count = _heap_of(runs, head, end, _YOUNGEST, heap)
     count, weight_left, stay = int64(0), int64(0), int64(0)
     for younger in range(runs_count):
-        more = _mark(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.trail, weights)
+        more = _visit(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.stack, weights)
         if more < 0:
             return -1
         count += more
@@ -157,22 +159,25 @@ def _drop_unused(
 ) -> int:
     """Move the key's nodes together that a run in rows [head, counts.runs) or a match needs, and return their end.
 
-    Returns -1 if the trail is too short; then no node has moved.
+    A node is a bound event with a link to the previous node; without a row it is a union of two paths, and NODE_STATE
+    is the other node. Needed nodes are marked with the number `mark`; then marks has their new numbers. Returns -1 if
+    the stack is too short; then no node has moved.
     """
     runs, nodes, matches, marks = work.runs, work.nodes, work.matches, scratch.marks
     first = room.first_node
     for i in range(head, counts.runs):
-        if runs[i, y.RUN_WAITS] != 0 and _mark(nodes, runs[i, y.RUN_NODE], marks, mark, scratch.trail, weights) < 0:
+        if runs[i, y.RUN_WAITS] != 0 and _visit(nodes, runs[i, y.RUN_NODE], marks, mark, scratch.stack, weights) < 0:
             return -1
     for m in range(room.first_match, counts.matches):
-        if _mark(nodes, matches[m, y.MATCH_NODE], marks, mark, scratch.trail, weights) < 0:
+        if _visit(nodes, matches[m, y.MATCH_NODE], marks, mark, scratch.stack, weights) < 0:
             return -1
     to = first
     for k in range(first, counts.nodes):
         if marks[k] == mark:
-            row, other, previous = nodes[k, y.NODE_ROW], nodes[k, y.NODE_STATE], nodes[k, y.NODE_PREVIOUS]
+            row, state_or_other, previous = nodes[k, y.NODE_ROW], nodes[k, y.NODE_STATE], nodes[k, y.NODE_PREVIOUS]
             nodes[to, y.NODE_ROW] = row
-            nodes[to, y.NODE_STATE] = marks[other] if row < 0 and other >= first else other
+            is_new_union = row < 0 and state_or_other >= first
+            nodes[to, y.NODE_STATE] = marks[state_or_other] if is_new_union else state_or_other
             nodes[to, y.NODE_PREVIOUS] = marks[previous] if previous >= first else previous
             marks[k] = to
             to += 1
@@ -187,21 +192,15 @@ def _drop_unused(
 
 @bare
 def limit_nodes(
-    rule: Rule,
-    work: Work,
-    scratch: RuleScratch,
-    cursor: Int64,
-    head: int,
-    counts: Counts,
-    room: KeyRoom,
+    rule: Rule, work: Work, scratch: RuleScratch, cursor: Int64, head: int, counts: Counts, room: KeyRoom,
     weights: Int64,
-) -> tuple[Counts, KeyRoom]:
+) -> tuple[Counts, KeyRoom]:  # fmt: skip
     """Count the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if there are too many.
 
-    Unused nodes of this call are dropped when there are many. A mark is a negative number that no other count has, so
-    marks are never cleared. Evicted runs lose their waits. Returns the counts and the room; counts.full is FULL_MARKS
-    or FULL_TRAIL if the marks or the trail are too short.
-    Cost: O(nodes of the runs), and O(nodes in use) now and then.
+    A node is a bound event, which runs may share: a marked one is not counted again. A mark is a negative number that
+    no other count has, so marks are never cleared. Unused nodes of this call are dropped when there are many. Evicted
+    runs lose their waits. Returns the counts and the room (the limits for the next count); counts.full is FULL_MARKS or
+    FULL_STACK if the marks or the stack are too short. Cost: O(nodes of the runs), and O(nodes in use) now and then.
     """
     if scratch.marks.shape[0] < work.nodes.shape[0]:
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_MARKS), room
@@ -213,6 +212,6 @@ def limit_nodes(
         used = _drop_unused(work, scratch, cursor[y.CURSOR_MARK], head, counts, room, weights)
         drop_at = used + (used - room.first_node) + limit
     if weight_left < 0 or used < 0:
-        return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_TRAIL), room
+        return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_STACK), room
     room = KeyRoom(room.first_node, room.first_match, used + limit - weight_left, drop_at)
-    return Counts(counts.runs, used, counts.matches, y.FULL_NOT), room
+    return Counts(counts.runs, used, counts.matches, y.NOT_FULL), room

@@ -45,7 +45,8 @@ def _next_rule(
 ) -> int:
     """Move the cursor to the first rule that has work, and start the rule unless it was started before.
 
-    Returns: the number of events that it may react to, in scratch.queue; -1 if no rule has work.
+    The cursor is the position at which the kernel resumes after the caller has enlarged a full array. Returns: the
+    number of events that it may react to, in scratch.queue; -1 if no rule has work.
     """
     cursor = output.cursor
     new_count = events.columns.shape[1] - events.first_row
@@ -58,7 +59,8 @@ def _next_rule(
                 cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
                 for c in range(y.COUNTERS):
                     cursor[y.CURSOR_COUNTED + c] = work.counters[c]
-            _number_stream(program, program.rules[number, y.R_COUNTS] - 1, events, scratch.stream_count, cursor)
+            stream = program.rules[number, y.R_COUNTS] - 1  # the events that the rule counts; -1 for none
+            _number_stream(program, stream, events, scratch.stream_count, cursor)
             return queued
         cursor[y.CURSOR_RULE] += 1
     return -1
@@ -99,18 +101,18 @@ def advance_plain_rules(
     program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
     scratch: RuleScratch, output: RunOutput,
 ) -> int:  # fmt: skip
-    """Like `advance_rules`, for plain rules only (plain.py), because it compiles in a third of the time."""
+    """Like `advance_rules`, for plain rules only (R_PLAIN, plain.py), because it compiles in a third of the time."""
     queued = _next_rule(program, events, runs, work, scratch, output)
     while queued >= 0:
         number = output.cursor[y.CURSOR_RULE]
         words, inputs = program.rules[number], _input(program, number, queued, runs, scratch)
         rule, starts = Rule(program.image, words), _starts(words, shared)
         full = advance_plain(rule, events, inputs, starts, watermark, work, scratch, output)
-        if full != y.FULL_NOT:
+        if full != y.NOT_FULL:  # the caller enlarges the array, and the next call resumes here
             return full
         _close_rule(number, work, output)
         queued = _next_rule(program, events, runs, work, scratch, output)
-    return y.FULL_NOT
+    return y.NOT_FULL
 
 
 @bare
@@ -120,9 +122,10 @@ def advance_rules(
 ) -> int:  # fmt: skip
     """Advance each rule over the new events and process deadlines up to the watermark (ms, UTC).
 
-    Shapes: see the records. output.rules gets the rule of each row of output.runs, and output.counters the amount that
-    each rule has added to the counters.
-    Returns: FULL_NOT when all is done, otherwise the array to enlarge before the next call.
+    A plain rule (R_PLAIN) has a faster matcher, plain.py. `shared` are starts: events that start several rules.
+    output.rules gets the rule of each row of output.runs, and output.counters the amount that each rule has added to
+    the counters. Returns: NOT_FULL when all is done, otherwise the array to enlarge before the next call, which
+    resumes.
     """
     queued = _next_rule(program, events, runs, work, scratch, output)
     while queued >= 0:
@@ -134,11 +137,11 @@ def advance_rules(
             full = advance_plain(rule, events, inputs, starts, watermark, work, scratch, output)
         else:
             full = advance_rule(rule, events, inputs, watermark, work, scratch, output)
-        if full != y.FULL_NOT:
+        if full != y.NOT_FULL:
             return full
         _close_rule(number, work, output)
         queued = _next_rule(program, events, runs, work, scratch, output)
-    return y.FULL_NOT
+    return y.NOT_FULL
 
 
 STEP_STATE, STEP_BIT, STEP_TARGET, STEP_ENDS = range(4)

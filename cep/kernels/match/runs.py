@@ -15,7 +15,7 @@ from cep.kernels.records import Events, Rule, RuleInput, Work
 
 _FOREVER = int64(y.FOREVER)
 _TIMED_OUT = int64(y.TIMED_OUT)
-_COMPLETE = int64(y.COMPLETE)
+_HELD_BACK = int64(y.HELD_BACK)
 _ONE = int64(1)
 
 
@@ -26,10 +26,12 @@ def bit(bitmaps: UInt64, predicate: int, event_index: int) -> bool:
 
 
 @inlined
-def simple(image: Int64, wait: int, events: Events, row: int, runs: Int64, run: int) -> bool:
+def simple_condition_holds(image: Int64, wait: int, events: Events, row: int, runs: Int64, run: int) -> bool:
     """Test a wait's simple condition: it compares a field of the event with a field of a bound event.
 
-    It is False if a side is null, except for the bound event's side with SIMPLE_OR_NULL. Shapes: runs int64[*, W].
+    Its operator, in the rule's compiled image, is a comparison (SIMPLE_LT … SIMPLE_NE), plus SIMPLE_FLOAT for floats,
+    plus SIMPLE_OR_NULL. It is False if a side is null, except for the bound event's side with SIMPLE_OR_NULL. Shapes:
+    runs int64[*, W].
     """
     bound = runs[run, y.RUN_HEADER + image[wait + y.W_SIMPLE_REGISTER]]
     column, other = image[wait + y.W_SIMPLE_COLUMN], image[wait + y.W_SIMPLE_OTHER]
@@ -65,13 +67,13 @@ def code_holds(image: Int64, code: int, events: Events, row: int, work: Work, ru
 
 
 @inlined
-def suits(image: Int64, wait: int, events: Events, row: int, work: Work, run: int) -> bool:
+def condition_holds(image: Int64, wait: int, events: Events, row: int, work: Work, run: int) -> bool:
     """Return True if the condition of the wait holds for the event and the run."""
     predicate = image[wait + y.W_PREDICATE]
     holds = predicate < 0 or bit(events.bitmaps, predicate, row - events.first_row)
     if holds:
         if image[wait + y.W_SIMPLE] != y.SIMPLE_NONE:
-            holds = simple(image, wait, events, row, work.runs, run)
+            holds = simple_condition_holds(image, wait, events, row, work.runs, run)
         elif image[wait + y.W_CODE] >= 0:
             holds = code_holds(image, wait + y.W_CODE, events, row, work, run)
     return holds
@@ -99,10 +101,11 @@ def gaps_allow(
 
 @bare
 def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, row: int, work: Work, run: int) -> bool:
-    """Return True if a guard closes the wait because of the event.
+    """Return True if a guard (a condition on events that must not come) closes the wait because of the event.
 
-    `before` chooses the guards that apply before a take, otherwise the others. `waits` are the run's open waits. A
-    guard that frees a greedy loop closes nothing: it sets its flag in the run.
+    `before` chooses the guards that apply before a take, otherwise the others. `waits` are the run's open waits.
+    GUARD_FREES closes nothing: at a stop event it sets a flag of the run, and then GUARD_GREEDY, which makes a loop
+    greedy, applies no longer. GUARD_STOP does not apply while a wait is open that reopens the guarded one.
     """
     for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
         moment = image[g + y.G_MOMENT]
@@ -115,12 +118,9 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
         if moment == y.GUARD_NEXT and events.columns[y.COLUMN_ORDINAL, row] != work.runs[run, y.RUN_ORDINAL] + 1:
             continue
         first, end = image[g + y.G_BOUNDS], image[g + y.G_BOUNDS_END]
-        if (
-            run > 0
-            and first < end
-            and gaps_allow(image, first, end, events.columns, row, work.runs, run, work.nodes) < 1
-        ):
-            continue
+        if run > 0 and first < end:  # run 0 is the start run, without an earlier event
+            if gaps_allow(image, first, end, events.columns, row, work.runs, run, work.nodes) < 1:
+                continue
         predicate = image[g + y.G_PREDICATE]
         if predicate >= 0 and not bit(events.bitmaps, predicate, row - events.first_row):
             continue
@@ -153,13 +153,13 @@ def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> 
     value that they are relative to.
     """
     has_value = other > 0
-    if kind == y.ACT_HIGH:
+    if kind == y.ACT_HIGH:  # with ACT_LOW a sum of 128 bits: of the values' upper and lower halves
         return old + (value >> int64(32))
     if kind == y.ACT_LOW:
         return old + (value & int64(0xFFFFFFFF))
-    if kind == y.ACT_BASE:
+    if kind == y.ACT_BASE:  # the first value, which offsets are relative to
         return old if has_value else value
-    if kind >= y.ACT_FREST:
+    if kind >= y.ACT_FREST:  # rounding errors of a sum of floats, and sums of offsets
         return _float_part(kind, old, value, other)
     if kind == y.ACT_SUM:
         if add_overflows(old, value):
@@ -180,7 +180,7 @@ def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> 
 
 
 @inlined
-def act(image: Int64, nfa_state: int, events: Events, row: int, work: Work, run: int) -> None:
+def update_registers(image: Int64, nfa_state: int, events: Events, row: int, work: Work, run: int) -> None:
     """Update the registers of a run for the event that it has taken; `nfa_state` is the offset of its state row."""
     for k in range(image[nfa_state + y.S_ACTIONS], image[nfa_state + y.S_ACTIONS_END], y.ACTION_WIDTH):
         kind = image[k + y.A_KIND]
@@ -216,7 +216,7 @@ def _deadline(image: Int64, wait: int, within_ms: int, columns: Int64, runs: Int
 
 @bare
 def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int, nodes: Int64) -> None:
-    """Set the time at which the run must be visited next: the first deadline that fires, otherwise the last one."""
+    """Set the time at which the run must be visited next: the first deadline that matters, otherwise the last one."""
     image = rule.image
     earliest, latest = _FOREVER, -_FOREVER
     wait = image[nfa_state + y.S_WAITS]
@@ -225,12 +225,13 @@ def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int
         if waits & 1 != 0:
             ends = _deadline(image, wait, rule.words[y.R_WITHIN_MS], columns, runs, run, nodes)
             latest = max(latest, ends)
-            fires = rule.words[y.R_TIMEOUTS] != 0 or rule.words[y.R_IN_ORDER] != 0
-            if image[wait + y.W_KIND] >= y.WAIT_ABSENCE or fires:
+            # With R_IN_ORDER, the end of a wait may release a match that waits for this run.
+            matters = rule.words[y.R_TIMEOUTS] != 0 or rule.words[y.R_IN_ORDER] != 0
+            if image[wait + y.W_KIND] >= y.WAIT_ABSENCE or matters:
                 earliest = min(earliest, ends)
         waits >>= 1
         wait += y.WAIT_WIDTH
-    runs[run, y.RUN_EXPIRY] = min(earliest, latest)
+    runs[run, y.RUN_EXPIRY] = min(earliest, latest)  # a wait that nothing reports may end unseen
 
 
 @bare
@@ -243,7 +244,7 @@ def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
             if image[wait + y.W_KIND] == y.WAIT_STRICT:
                 runs[run, y.RUN_WAITS] &= ~mask
             mask <<= _ONE
-        if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _COMPLETE) == 0:
+        if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _HELD_BACK) == 0:
             runs[run, y.RUN_WAITS] = 0
 
 
@@ -251,16 +252,17 @@ def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
 def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, until: int) -> tuple[bool, bool]:
     """Close the run's waits that end by `until` (ms, UTC). Return if an absence was certain, and if another wait ended.
 
-    FOREVER is the end of the input. An absence without a window is certain then; other waits without a window stay
-    open. A later time closes all waits.
+    A wait is a transition that the run may still make, one bit of RUN_WAITS. FOREVER is the end of the input. An
+    absence without a window is certain then; other waits without a window stay open. FOREVER + 1, for a window that
+    ends by its number of events, closes all waits.
     """
     image = rule.image
     nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
     absent, ran_out = False, False
     mask = _ONE
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
-        open_ = runs[run, y.RUN_WAITS] & mask != 0
-        if open_:
+        is_open = runs[run, y.RUN_WAITS] & mask != 0
+        if is_open:
             absence = image[wait + y.W_KIND] >= y.WAIT_ABSENCE
             ends = _deadline(image, wait, rule.words[y.R_WITHIN_MS], columns, runs, run, nodes)
             if ends <= until and (absence or ends < _FOREVER or until > _FOREVER):
@@ -268,7 +270,7 @@ def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, u
                 absent = absent or absence
                 ran_out = ran_out or not absence
         mask <<= _ONE
-    if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _COMPLETE) == 0:
+    if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _HELD_BACK) == 0:
         runs[run, y.RUN_WAITS] = 0
     else:
         set_expiry(rule, nfa_state, columns, runs, run, nodes)
@@ -304,14 +306,14 @@ def open_waits(rule: Rule, nfa_state: int, columns: Int64, work: Work, run: int)
 
 
 @inlined
-def take(rule: Rule, wait: int, events: Events, row: int, work: Work, parent: int, child: int, node: int) -> None:
+def make_child(rule: Rule, wait: int, events: Events, row: int, work: Work, parent: int, child: int, node: int) -> None:
     """Create the run that results when the run in row `parent` takes the event, in row `child`; its node is `node`."""
-    target = rule.image[wait + y.W_TARGET]
+    target = rule.image[wait + y.W_TARGET]  # a wait is the offset of a transition in the image, the compiled rules
     nfa_state = rule.image[y.HEADER_STATES] + target * y.STATE_WIDTH
     runs, nodes = work.runs, work.nodes
     for c in range(runs.shape[1]):
         runs[child, c] = runs[parent, c]
-    if parent == 0:
+    if parent == 0:  # the start run, which has taken no event
         runs[child, y.RUN_START_ROW] = row
         runs[child, y.RUN_START_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
         work.counters[y.COUNT_STARTED] += 1
@@ -323,9 +325,9 @@ def take(rule: Rule, wait: int, events: Events, row: int, work: Work, parent: in
     runs[child, y.RUN_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
     if rule.image[wait + y.W_RESET] >= 0:
         runs[child, y.RUN_HEADER + rule.image[wait + y.W_RESET]] = 0
-    for k in range(rule.image[wait + y.W_MARKS], rule.image[wait + y.W_MARKS_END]):
+    for k in range(rule.image[wait + y.W_ROW_REGISTERS], rule.image[wait + y.W_ROW_REGISTERS_END]):
         runs[child, y.RUN_HEADER + rule.image[k]] = row
-    act(rule.image, nfa_state, events, row, work, child)
+    update_registers(rule.image, nfa_state, events, row, work, child)
     open_waits(rule, nfa_state, events.columns, work, child)
 
 
@@ -352,7 +354,7 @@ def next_key(columns: Int64, inputs: RuleInput, cursor: Int64, runs: Int64) -> t
         key = columns[y.COLUMN_KEY, inputs.queue[event_index]]
     if run_at < inputs.keys.shape[0]:
         key = min(key, int64(inputs.keys[run_at]))
-    count = int64(1)
+    count = int64(1)  # row 0 is the start run, which has taken no event
     while run_at < inputs.keys.shape[0] and inputs.keys[run_at] == key and count >= 0:
         if count < runs.shape[0]:
             for c in range(runs.shape[1]):

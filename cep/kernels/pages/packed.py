@@ -28,9 +28,10 @@ COUNTS = 4
 
 @bare
 def order_rows(part: Int64, run_key: Int32, event_key: Int32, nodes: Int64, order: PartOrder, cursor: Int64) -> int:
-    """Sort rows by part; within a part they keep their order. Return the most rows of one kind in a part, at least 1.
+    """Sort the rows of a state by part; within a part they keep their order. A part is a set of keys, such as a page's.
 
-    Shapes: part int64[K] of each key; `order` is filled, its bounds are zeros before; cursor int64[4, P] is scratch.
+    Returns the most rows of one kind (keys, runs, nodes, events) in a part, at least 1. Shapes: part int64[K] of each
+    key; `order` is filled, its bounds are zeros before; cursor int64[4, P] is scratch.
     """
     bounds = order.bounds
     parts = bounds.shape[1] - 1
@@ -43,14 +44,14 @@ def order_rows(part: Int64, run_key: Int32, event_key: Int32, nodes: Int64, orde
     for i in range(event_key.shape[0]):
         bounds[EVENTS, part[event_key[i]] + 1] += 1
     most = 1
-    for which in range(COUNTS):
+    for kind in range(COUNTS):
         for p in range(parts):
-            most = max(most, bounds[which, p + 1])
-            cursor[which, p] = bounds[which, p]
-            bounds[which, p + 1] += bounds[which, p]
+            most = max(most, bounds[kind, p + 1])
+            cursor[kind, p] = bounds[kind, p]
+            bounds[kind, p + 1] += bounds[kind, p]
     for k in range(part.shape[0]):
-        node_index = cursor[KEYS, part[k]]
-        order.keys[node_index], order.key_place[k] = k, node_index - bounds[KEYS, part[k]]
+        position = cursor[KEYS, part[k]]
+        order.keys[position], order.key_place[k] = k, position - bounds[KEYS, part[k]]
         cursor[KEYS, part[k]] += 1
     for i in range(run_key.shape[0]):
         p = part[run_key[i]]
@@ -58,13 +59,13 @@ def order_rows(part: Int64, run_key: Int32, event_key: Int32, nodes: Int64, orde
         cursor[RUNS, p] += 1
     for i in range(nodes.shape[0]):
         p = part[event_key[_row_of(nodes, i)]]
-        node_index = cursor[NODES, p]
-        order.nodes[node_index], order.node_place[i] = i, node_index - bounds[NODES, p]
+        position = cursor[NODES, p]
+        order.nodes[position], order.node_place[i] = i, position - bounds[NODES, p]
         cursor[NODES, p] += 1
     for i in range(event_key.shape[0]):
         p = part[event_key[i]]
-        node_index = cursor[EVENTS, p]
-        order.events[node_index], order.event_place[i] = i, node_index - bounds[EVENTS, p]
+        position = cursor[EVENTS, p]
+        order.events[position], order.event_place[i] = i, position - bounds[EVENTS, p]
         cursor[EVENTS, p] += 1
     return most
 
@@ -79,7 +80,7 @@ def _row_of(nodes: Int64, node: int) -> int:
 
 
 @bare
-def point_runs(runs: Int64, run_rule: Int32, row_registers: UInt8, new_row: Int64, new_node: Int64) -> None:
+def renumber_run_pointers(runs: Int64, run_rule: Int32, row_registers: UInt8, new_row: Int64, new_node: Int64) -> None:
     """Change the pointers of runs to the new numbers of rows and nodes, in place."""
     for i in range(runs.shape[0]):
         runs[i, y.RUN_NODE] = new_node[runs[i, y.RUN_NODE]]
@@ -90,28 +91,30 @@ def point_runs(runs: Int64, run_rule: Int32, row_registers: UInt8, new_row: Int6
 
 
 @bare
-def point_anew(
+def renumber_pointers(
     runs: Int64, run_rule: Int32, nodes: Int64, row_registers: UInt8, new_row: Int64, new_node: Int64
 ) -> None:
     """Change the pointers of runs and nodes to the new numbers of rows and nodes, in place."""
-    point_runs(runs, run_rule, row_registers, new_row, new_node)
+    renumber_run_pointers(runs, run_rule, row_registers, new_row, new_node)
     for i in range(nodes.shape[0]):
         if nodes[i, y.NODE_ROW] >= 0:
             nodes[i, y.NODE_ROW] = new_row[nodes[i, y.NODE_ROW]]
-        else:
+        else:  # without a row it is a union of two paths, and this is the other node
             nodes[i, y.NODE_STATE] = new_node[nodes[i, y.NODE_STATE]]
         if nodes[i, y.NODE_PREVIOUS] >= 0:
             nodes[i, y.NODE_PREVIOUS] = new_node[nodes[i, y.NODE_PREVIOUS]]
 
 
 @bare
-def point_among_all(
+def shift_pointers(
     runs: Int64, run_rule: Int32, nodes: Int64, row_registers: UInt8, run_bounds: Int64, node_bounds: Int64,
     row_bounds: Int64,
 ) -> bool:  # fmt: skip
     """Change the pointers of runs and nodes, sorted by part, to indexes among all parts, in place.
 
-    The bounds, int64[P + 1], are the starts of the parts. Returns True if every run belongs to one of the rules.
+    A part is a set of keys, such as a page's: its pointers to nodes and event rows count from its own first one. The
+    bounds, int64[P + 1], are the starts of the parts; row_registers uint8[rules, R] marks registers that hold a row.
+    Returns True if every run belongs to one of the rules.
     """
     for p in range(run_bounds.shape[0] - 1):
         rows, before = row_bounds[p], node_bounds[p]
@@ -123,12 +126,12 @@ def point_among_all(
             for k in range(row_registers.shape[1]):
                 if row_registers[run_rule[i], k] != 0 and runs[i, y.RUN_HEADER + k] >= 0:
                     runs[i, y.RUN_HEADER + k] += rows
-        move_nodes(nodes, before, node_bounds[p + 1], rows)
+        shift_node_pointers(nodes, before, node_bounds[p + 1], rows)
     return True
 
 
 @bare
-def move_nodes(nodes: Int64, first: int, end: int, rows: int) -> None:
+def shift_node_pointers(nodes: Int64, first: int, end: int, rows: int) -> None:
     """Change the pointers of a part's nodes, first <= i < end, to indexes among all; `rows` events precede the part."""
     for i in range(first, end):
         if nodes[i, y.NODE_ROW] >= 0:
@@ -246,11 +249,11 @@ def get_line(data: UInt8, position: int, end: int, line: Int64, first: int, coun
 def _run_column(column: int, first: int, count: int, order: PartOrder, rows: StateRows, line: Int64) -> None:
     """Copy a column of a page's runs into line: a word, the rule or the key. Pointers become places in the page."""
     runs, run_order = rows.runs, order.runs
-    width, register = runs.shape[1], column - y.RUN_HEADER
-    if column == width:
+    rule_column, register = runs.shape[1], column - y.RUN_HEADER  # the rule and the key follow the words of a run
+    if column == rule_column:
         for i in range(count):
             line[i] = rows.rules[run_order[first + i]]
-    elif column == width + 1:
+    elif column == rule_column + 1:  # the key
         for i in range(count):
             line[i] = order.key_place[rows.keys[run_order[first + i]]]
     elif column == y.RUN_NODE:
@@ -262,7 +265,7 @@ def _run_column(column: int, first: int, count: int, order: PartOrder, rows: Sta
     else:
         for i in range(count):
             line[i] = runs[run_order[first + i], column]
-    if 0 <= register < rows.row_registers.shape[1]:
+    if 0 <= register < rows.row_registers.shape[1]:  # which marks the registers that hold an event's row, by rule
         for i in range(count):
             if line[i] >= 0 and rows.row_registers[rows.rules[run_order[first + i]], register] != 0:
                 line[i] = order.event_place[line[i]]
@@ -359,18 +362,19 @@ def write_texts(content: UInt8, offsets: Int64, bounds: Int64, order: Int64, out
 
 @bare
 def read_bounds(pages: PageBytes, line: Int64) -> int:
-    """Fill pages.bounds, whose first entry of each kind is 0; the cursors advance past the heads.
+    """Read how many keys, runs, nodes and events (the kinds of rows) each page has, and sum them up in pages.bounds.
 
-    Shapes: line int64[1] scratch. Returns the largest number of rows of one kind in a page, or 1; -1 for invalid bytes.
+    pages.cursor, the read positions, advance. Shapes: line int64[1] scratch. Returns the largest number of rows of one
+    kind in a page, or 1; -1 for invalid bytes.
     """
     most = 1
     for p in range(pages.ends.shape[0]):
         position = pages.cursor[p]
-        for which in range(COUNTS):
+        for kind in range(COUNTS):
             position = get_line(pages.data, position, pages.ends[p], line, 0, 1)
             if position < 0 or not 0 <= line[0] <= COUNT_MAX:
                 return -1
-            pages.bounds[which, p + 1] = pages.bounds[which, p] + line[0]
+            pages.bounds[kind, p + 1] = pages.bounds[kind, p] + line[0]
             most = max(most, line[0])
         pages.cursor[p] = position
     return most
@@ -385,7 +389,7 @@ def read_rows(
     Shapes: raw int64[n, W + 2] scratch; rule_ends int64[rules + 1], zeros before. Returns True if the bytes are valid.
     """
     data, bounds = pages.data, pages.bounds
-    width, columns, rows_count = rows.runs.shape[1], rows.has.shape[0], rows.event_keys.shape[0]
+    width, columns, rows_count = rows.runs.shape[1], rows.nonzero_columns.shape[0], rows.event_keys.shape[0]
     for p in range(pages.ends.shape[0]):
         position, end = pages.cursor[p], pages.ends[p]
         first, count = bounds[RUNS, p], bounds[RUNS, p + 1] - bounds[RUNS, p]
@@ -403,9 +407,9 @@ def read_rows(
             start = column * rows_count + first_event
             position = get_line(data, position, end, rows.events, start, events_count)
             for i in range(start, start + events_count):
-                rows.has[column] |= rows.events[i] != 0
+                rows.nonzero_columns[column] |= rows.events[i] != 0
         position = get_line(data, position, end, rows.lengths, bounds[KEYS, p], bounds[KEYS, p + 1] - bounds[KEYS, p])
-        if position < 0 or not _point_on(p, bounds, row_registers, raw, width, rows.nodes, rule_ends):
+        if position < 0 or not _shift_page_pointers(p, bounds, row_registers, raw, width, rows.nodes, rule_ends):
             return False
         for i in range(first_event, first_event + events_count):
             rows.event_keys[i] = rows.events[i] + bounds[KEYS, p]
@@ -423,14 +427,15 @@ def read_rows(
 
 
 @bare
-def _point_on(
+def _shift_page_pointers(
     p: int, bounds: Int64, row_registers: UInt8, raw: Int64, width: int, nodes: Int64, rule_ends: Int64
 ) -> bool:
-    """Convert the pointers of a page's runs and nodes to indexes among all rows. Count the runs of each rule.
+    """Convert the pointers of page p's runs and nodes to indexes among all rows. Count the runs of each rule.
 
+    raw[:, width] is the rule of a run, raw[:, width + 1] its key; row_registers marks registers that hold a row.
     Returns True if every run belongs to one of the rules.
     """
-    node, row = bounds[NODES, p], bounds[EVENTS, p]
+    node, row = bounds[NODES, p], bounds[EVENTS, p]  # the page's first ones
     for i in range(bounds[RUNS, p], bounds[RUNS, p + 1]):
         rule = raw[i, width]
         if not 0 <= rule < row_registers.shape[0]:
@@ -442,17 +447,18 @@ def _point_on(
         for k in range(row_registers.shape[1]):
             if row_registers[rule, k] != 0 and raw[i, y.RUN_HEADER + k] >= 0:
                 raw[i, y.RUN_HEADER + k] += row
-    move_nodes(nodes, node, bounds[NODES, p + 1], row)
+    shift_node_pointers(nodes, node, bounds[NODES, p + 1], row)
     return True
 
 
 @bare
-def read_texts(pages: PageBytes, which: int, lengths: Int64, offsets: Int64, content: UInt8) -> bool:
-    """Read the texts that `write_texts` has written for rows of kind `which`.
+def read_texts(pages: PageBytes, kind: int, lengths: Int64, offsets: Int64, content: UInt8) -> bool:
+    """Read the texts of the rows of a kind (KEYS or EVENTS), as `write_texts` has written them, page after page.
 
-    Shapes: lengths int64[rows]; out offsets int64[rows + 1], content uint8[bytes]. Returns True if the bytes are valid.
+    The texts of page p begin at its read position, pages.cursor[p], which advances. Shapes: lengths int64[rows]; out
+    offsets int64[rows + 1], content uint8[bytes]. Returns True if the bytes are valid.
     """
-    data, ends, cursor, bounds = pages.data, pages.ends, pages.cursor, pages.bounds[which]
+    data, ends, cursor, bounds = pages.data, pages.ends, pages.cursor, pages.bounds[kind]
     to = 0
     offsets[0] = 0
     for p in range(ends.shape[0]):

@@ -45,10 +45,11 @@ def _write(texts: Texts, row: int, out: UInt8, position: int) -> int:
 def digest_texts(
     heads: Texts, head_of: Int64, keys: Texts, key_of: Int32, ids: Texts, bounds: Int64, rows: Int64
 ) -> tuple[UInt8, Int64]:
-    """Write for each of M matches its head, its key and the ids of its events, each with its length in bytes.
+    """Write for each of M matches the text whose hash becomes the alert's id: head, key and ids of the events.
 
-    Shapes: head_of int64[M] and key_of int32[M] choose among heads and keys. The events of match number r are bounds[r]
-    to bounds[r + 1] of ids, and rows int64[M] are the matches. Returns all texts as uint8[T], and their ends int64[M].
+    A head names the kind of alert, rule and version; key and ids follow their lengths in bytes. Shapes: head_of
+    int64[M] and key_of int32[M] choose among heads and keys. The events of match number r are bounds[r] to bounds[r +
+    1] of ids, and rows int64[M] are the matches. Returns all texts as uint8[T], and their ends int64[M].
     """
     ends = np.empty(rows.shape[0], np.int64)
     total = 0

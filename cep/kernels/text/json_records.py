@@ -65,7 +65,7 @@ def _is_word(data: UInt8, position: int, end: int, word: UInt8) -> bool:
 
 
 @inlined
-def _digits(data: UInt8, position: int, mantissa: int) -> tuple[int, int]:
+def _read_digits(data: UInt8, position: int, mantissa: int) -> tuple[int, int]:
     """Read digits; return the end, and the number with the digits appended."""
     while _ZERO <= data[position] <= _NINE:
         mantissa = mantissa * 10 + int64(data[position] - _ZERO)
@@ -74,22 +74,22 @@ def _digits(data: UInt8, position: int, mantissa: int) -> tuple[int, int]:
 
 
 @inlined
-def _number(data: UInt8, first: int) -> tuple[int, int, int, int, bool]:
+def _read_number(data: UInt8, first: int) -> tuple[int, int, int, int, bool]:
     """Read a number: its end, mantissa without sign, power of ten, count of digits, and True if written as an integer.
 
     The end is -1 if there is no number, or if it has too many digits for 64 bits.
     """
     begin = first + (data[first] == _MINUS)
-    position, mantissa = _digits(data, begin, int64(0))
+    position, mantissa = _read_digits(data, begin, int64(0))
     count = position - begin
     if count == 0 or (count > 1 and data[begin] == _ZERO):
         return -1, mantissa, 0, 0, False
     power, is_whole = 0, True
     if data[position] == _POINT:
         point = position
-        position, mantissa = _digits(data, position + 1, mantissa)
+        position, mantissa = _read_digits(data, position + 1, mantissa)
         power, is_whole = point + 1 - position, False
-        count -= power
+        count -= power  # which is minus the number of decimals
         if power == 0:
             return -1, mantissa, 0, 0, False
     if data[position] == _SMALL_E or data[position] == _LARGE_E:
@@ -98,11 +98,11 @@ def _number(data: UInt8, first: int) -> tuple[int, int, int, int, bool]:
         if data[position] == _MINUS or data[position] == _PLUS:
             position += 1
         begin, is_whole = position, False
-        position, exponent = _digits(data, position, int64(0))
+        position, exponent = _read_digits(data, position, int64(0))
         if not 0 < position - begin <= _EXPONENT_DIGITS_MAX:
             return -1, mantissa, 0, 0, False
         power += sign * exponent
-    if count > _DIGITS_MAX or mantissa < 0:
+    if count > _DIGITS_MAX or mantissa < 0:  # an overflow of 64 bits
         return -1, mantissa, 0, 0, False
     return position, mantissa, power, count, is_whole
 
@@ -115,10 +115,10 @@ def _float(mantissa: int, power: int, is_negative: bool) -> float:
 
 @inlined
 def _take_number(data: UInt8, position: int, kind: int, scale: int, value: Int64) -> int:
-    """Parse a number into `value`, a slot, in the form of its column. Return the end, or -1."""
+    """Parse a number into value[0] in its column's form. Return the end; -1 leaves the record to a complete reader."""
     is_negative = data[position] == _MINUS
-    end, mantissa, power, count, is_whole = _number(data, position)
-    if end < 0 or kind == _UNKNOWN:
+    end, mantissa, power, count, is_whole = _read_number(data, position)
+    if end < 0 or kind == _UNKNOWN:  # a field of no column is skipped
         return end
     if kind == WHOLE and is_whole:
         value[0] = -mantissa if is_negative else mantissa
@@ -136,16 +136,16 @@ def _take_number(data: UInt8, position: int, kind: int, scale: int, value: Int64
 def _take_value(
     data: UInt8, position: int, end: int, kind: int, scale: int, value: Int64, text_end: Int64, is_there: UInt8
 ) -> int:
-    """Parse any JSON value into `value`; for a text, its start and end. Return the end, or -1."""
+    """Parse any JSON value but objects and arrays into value[0]; a text by its start and end. Return the end, or -1."""
     byte = data[position]
-    if byte == _QUOTE and (kind == TEXT or kind == _UNKNOWN):
+    if byte == _QUOTE and (kind == TEXT or kind == _UNKNOWN):  # of a wanted or unwanted column
         closes = _text_end(data, position + 1, end)
         value[0], text_end[0], is_there[0] = position + 1, closes, 1
         return closes + 1 if closes >= 0 else -1
     if byte == _MINUS or _ZERO <= byte <= _NINE:
         is_there[0] = 1
         return _take_number(data, position, kind, scale, value)
-    if byte == _SMALL_N:
+    if byte == _SMALL_N:  # null: is_there stays 0
         return position + 4 if _is_word(data, position, end, _NULL) else -1
     if kind == TRUTH or kind == _UNKNOWN:
         is_true = byte == _SMALL_T
@@ -168,15 +168,9 @@ def _column_of(data: UInt8, start: int, end: int, names: UInt8, name_ends: Int64
 
 @bare
 def _read_record(
-    data: UInt8,
-    position: int,
-    end: int,
-    record: int,
-    columns: JsonColumns,
-    members: Int64,
-    filled: Int64,
+    data: UInt8, position: int, end: int, record: int, columns: JsonColumns, members: Int64, filled: Int64,
     out: JsonValues,
-) -> bool:
+) -> bool:  # fmt: skip
     """Read a record into its row; return True if it is plain.
 
     Shapes: members int64[_MEMBERS_MAX, 3] has the start, end and column of each name of the previous record, because
@@ -223,10 +217,12 @@ def _read_record(
 
 @kernel
 def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tuple[int, JsonValues, Int64]:
-    """Read N records, int64 offsets[N + 1] into data uint8. A kind NAME is replaced by the actual kind of the column.
+    """Read N records, int64 offsets[N + 1] into data uint8, as far as they are plain.
 
-    Returns: the number of records before the first that is not plain; the values, and the number of values of each
-    column, int64[C]. Use the values only if all records are plain.
+    A plain record is an object of numbers, truth values, nulls and texts without escapes, each name once. The kind NAME
+    of a column (texts or whole numbers) is replaced by its kind in the first record. Returns: the number of records
+    before the first that is not plain; the values, and the number of values of each column, int64[C]. Use the values
+    only if all records are plain.
     """
     kinds = wanted_columns.kinds
     count, columns = offsets.shape[0] - 1, kinds.shape[0]

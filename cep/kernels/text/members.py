@@ -23,7 +23,10 @@ from cep.kernels.text.texts import copy_bytes
 
 NETWORK_BYTES = 18
 _FEW = 8  # keys of a bucket: up to this number they are compared one by one
-_SCRATCH = 48  # 0 … 15 the address, 16 … 25 hextets, then a key
+_SCRATCH, _HEXTETS, _OCTETS = 48, 16, 30  # the address from 0 on, parts of an IPv6 address, octets of its last part
+_EMPTY, _INVALID = -1, -2  # instead of the value of a part
+_TOO_LONG = 10_000  # for the length of a prefix that is not a number, or has too many digits
+_ZERO, _NINE, _POINT, _COLON, _SLASH, _PERCENT = (ord(mark) for mark in "09.:/%")
 
 
 @kernel
@@ -44,7 +47,7 @@ def _is_before(data: UInt8, lo: int, hi: int, other: UInt8, other_lo: int, other
 
 
 @kernel
-def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> bool:
+def _contains(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> bool:
     """Return True if the set contains the key data[lo:hi], whose hash is h: binary search in its bucket."""
     first, hashes, offsets = members.first, members.hashes, members.offsets
     if hashes.shape[0] == 0:
@@ -52,7 +55,7 @@ def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> boo
     bucket = bucket_of(h, first.shape[0] - 1)
     low, end = first[bucket], first[bucket + 1]
     last = end
-    while end - low > _FEW:  # entries that share a bucket or a hash by design cost a binary search, not a scan
+    while end - low > _FEW:  # if an attacker makes keys share a bucket or a hash, that costs no long scan
         middle = (low + end) >> 1
         is_before = hashes[middle] < h
         if hashes[middle] == h:
@@ -61,7 +64,7 @@ def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> boo
             low = middle + 1
         else:
             end = middle
-    for i in range(low, min(end + 1, last)):
+    for i in range(low, min(end + 1, last)):  # the search may end at the key itself
         if hashes[i] > h:
             return False
         if hashes[i] == h and offsets[i + 1] - offsets[i] == hi - lo:
@@ -77,9 +80,9 @@ def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> boo
 
 @kernel
 def _listed(layers: Layers, h: np.uint64, data: UInt8, lo: int, hi: int) -> bool:
-    if _has(layers.added, h, data, lo, hi):
+    if _contains(layers.added, h, data, lo, hi):
         return True
-    return _has(layers.base, h, data, lo, hi) and not _has(layers.removed, h, data, lo, hi)
+    return _contains(layers.base, h, data, lo, hi) and not _contains(layers.removed, h, data, lo, hi)
 
 
 @kernel
@@ -117,16 +120,16 @@ def numbers_within(layers: Layers, values: Int64, out: UInt8) -> None:
 
 
 @kernel
-def _octets(data: UInt8, lo: int, hi: int, out: Int64, position: int) -> bool:
+def _read_ipv4(data: UInt8, lo: int, hi: int, out: Int64, position: int) -> bool:
     """Parse data[lo:hi] as an IPv4 address into out[position …]; return False if it is not four decimal octets."""
     count, digits, value = 0, 0, int64(0)
     for k in range(lo, hi + 1):
-        if k < hi and 48 <= data[k] <= 57:
+        if k < hi and _ZERO <= data[k] <= _NINE:
             if digits == 3 or (digits >= 1 and value == 0):
                 return False
-            value = value * 10 + int64(data[k]) - 48
+            value = value * 10 + int64(data[k]) - _ZERO
             digits += 1
-        elif k == hi or data[k] == 46:
+        elif k == hi or data[k] == _POINT:
             if digits == 0 or value > 255 or count == 4:
                 return False
             out[position + count] = value
@@ -137,12 +140,12 @@ def _octets(data: UInt8, lo: int, hi: int, out: Int64, position: int) -> bool:
 
 
 @kernel
-def _hextet(data: UInt8, lo: int, hi: int) -> int:
-    """Parse one to four hexadecimal digits. Return their value; -1 if there are none, -2 for anything else."""
+def _read_hextet(data: UInt8, lo: int, hi: int) -> int:
+    """Parse one to four hexadecimal digits. Return their value, _EMPTY for none, _INVALID for anything else."""
     if hi == lo:
-        return -1
+        return _EMPTY
     if hi - lo > 4:
-        return -2
+        return _INVALID
     value = int64(0)
     for k in range(lo, hi):
         c = int64(data[k])
@@ -153,80 +156,81 @@ def _hextet(data: UInt8, lo: int, hi: int) -> int:
         elif 65 <= c <= 70:
             value = value * 16 + c - 55
         else:
-            return -2
+            return _INVALID
     return value
 
 
 @kernel
-def _parts(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
-    """Parse the hextets between colons into scratch[16 …], -1 if empty. Return their number; 0 if one is invalid."""
+def _read_hextets(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
+    """Parse the parts of an IPv6 address into scratch[_HEXTETS:], _EMPTY for none. Return their number; 0: invalid."""
     count, start = 0, lo
     for k in range(lo, hi + 1):
-        if k < hi and data[k] != 58:
+        if k < hi and data[k] != _COLON:
             continue
         if count >= 9:
             return 0
-        value = _hextet(data, start, k)
-        if value == -2 and k == hi and count < 8 and _octets(data, start, k, scratch, 30):
-            scratch[16 + count] = scratch[30] * 256 + scratch[31]
-            value = scratch[32] * 256 + scratch[33]
+        value = _read_hextet(data, start, k)  # up to four hexadecimal digits between colons
+        # The last two parts may be an IPv4 address.
+        if value == _INVALID and k == hi and count < 8 and _read_ipv4(data, start, k, scratch, _OCTETS):
+            scratch[_HEXTETS + count] = scratch[_OCTETS] * 256 + scratch[_OCTETS + 1]
+            value = scratch[_OCTETS + 2] * 256 + scratch[_OCTETS + 3]
             count += 1
-        if value == -2:
+        if value == _INVALID:
             return 0
-        scratch[16 + count] = value
+        scratch[_HEXTETS + count] = value
         count, start = count + 1, k + 1
     return count
 
 
 @kernel
-def _words(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
+def _read_ipv6(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
     """Parse data[lo:hi] as an IPv6 address without a scope into scratch[0:16]. Return False if it is not one."""
-    count = _parts(data, lo, hi, scratch)
+    count = _read_hextets(data, lo, hi, scratch)  # into scratch[_HEXTETS:], where _EMPTY is a part of `::`
     if count < 3:
         return False
     skip = -1
     for i in range(1, count - 1):
-        if scratch[16 + i] == -1:
+        if scratch[_HEXTETS + i] == _EMPTY:
             if skip >= 0:
                 return False
             skip = i
     before, after = count, 0
     if skip >= 0:
         before, after = skip, count - skip - 1
-        if scratch[16] == -1:
+        if scratch[_HEXTETS] == _EMPTY:
             before -= 1
             if before > 0:
                 return False
-        if scratch[15 + count] == -1:
+        if scratch[_HEXTETS + count - 1] == _EMPTY:
             after -= 1
             if after > 0:
                 return False
         if before + after > 7:
             return False
-    elif count != 8 or scratch[16] == -1 or scratch[15 + count] == -1:
+    elif count != 8 or scratch[_HEXTETS] == _EMPTY or scratch[_HEXTETS + count - 1] == _EMPTY:
         return False
     for i in range(16):
         scratch[i] = 0
     for i in range(before):
-        scratch[2 * i], scratch[2 * i + 1] = scratch[16 + i] >> 8, scratch[16 + i] & 255
+        scratch[2 * i], scratch[2 * i + 1] = scratch[_HEXTETS + i] >> 8, scratch[_HEXTETS + i] & 255
     for i in range(after):
-        word, place = scratch[16 + count - after + i], 8 - after + i
+        word, place = scratch[_HEXTETS + count - after + i], 8 - after + i
         scratch[2 * place], scratch[2 * place + 1] = word >> 8, word & 255
     return True
 
 
 @kernel
-def _family(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
+def _read_address(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
     """Read an address into scratch; return 4 or 6, or 0 if it is not an address. A scope (`%eth0`) is left out."""
-    if _octets(data, lo, hi, scratch, 0):
+    if _read_ipv4(data, lo, hi, scratch, 0):
         return 4
     end = hi
     for k in range(lo, hi):
-        if data[k] == 47 or (data[k] == 37 and (end < hi or k + 1 == hi)):
+        if data[k] == _SLASH or (data[k] == _PERCENT and (end < hi or k + 1 == hi)):
             return 0
-        if data[k] == 37:
+        if data[k] == _PERCENT:
             end = k
-    return 6 if _words(data, lo, end, scratch) else 0
+    return 6 if _read_ipv6(data, lo, end, scratch) else 0
 
 
 @kernel
@@ -249,7 +253,7 @@ def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8,
     scratch = np.empty(_SCRATCH, np.int64)
     key = np.empty(NETWORK_BYTES, np.uint8)
     for i in range(out.shape[0]):
-        family = _family(data, offsets[i], offsets[i + 1], scratch)
+        family = _read_address(data, offsets[i], offsets[i + 1], scratch)
         if family == 0:
             out[i] = 2
             continue
@@ -278,19 +282,19 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
         lo, hi = offsets[i], offsets[i + 1]
         slash, length = hi, int64(-1)
         for k in range(lo, hi):
-            if data[k] == 47:
+            if data[k] == _SLASH:
                 slash = k
                 break
         if slash < hi:
             length = int64(0)
             for k in range(slash + 1, hi):
-                digit = int64(data[k]) - 48
-                length = length * 10 + digit if 0 <= digit <= 9 and length < 1_000 else int64(10_000)
+                digit = int64(data[k]) - _ZERO
+                length = length * 10 + digit if 0 <= digit <= 9 and length < _TOO_LONG // 10 else int64(_TOO_LONG)
             if slash + 1 == hi:
-                length = int64(10_000)
-        family = _family(data, lo, slash, scratch)
+                length = int64(_TOO_LONG)
+        family = _read_address(data, lo, slash, scratch)
         for k in range(lo, slash):
-            if data[k] == 37:
+            if data[k] == _PERCENT:
                 family = 0
         bits = 32 if family == 4 else 128
         if family != 0 and length <= bits:
@@ -368,4 +372,4 @@ def keys_within(members: MemberSet, offsets: Int64, data: UInt8, out: UInt8) -> 
     """Fill out uint8[N] with 1 where key i is in this single set."""
     for i in range(out.shape[0]):
         h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
-        out[i] = _has(members, h, data, offsets[i], offsets[i + 1])
+        out[i] = _contains(members, h, data, offsets[i], offsets[i + 1])

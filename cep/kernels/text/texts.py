@@ -194,9 +194,10 @@ def number_texts(
 ) -> int:
     """Assign numbers to texts in order of first appearance, equal texts alike; return how many numbers there are.
 
-    Shapes: the rows of b follow the rows of a; the key uint64[2] of the hashes changes no number. Fills codes int32[A +
-    B], and firsts int64[A + B] with the first row of each number. The table for a few distinct texts is small for any
-    number of rows, so it stays in the cache.
+    Shapes: the rows of b follow the rows of a; the key uint64[2] of the hashes does not affect the numbers. Fills codes
+    int32[A + B], and firsts int64[A + B] with the first row of each number. The table for a few distinct texts is small
+    for any number of rows, so it stays in the cache. When it is half full, number_rows stops, and it grows. `ahead` has
+    the hashes of the next rows, which are computed together.
     """
     a, b = Texts(offsets_a, data_a), Texts(offsets_b, data_b)
     size, size_max = _TABLE_MIN, _TABLE_MIN
