@@ -37,7 +37,7 @@ from cep.lists.entries import TEXT, is_kind, keys_of, read_entries
 from cep.model.rule import ListRecord
 from cep.rulebook.files import declared_lists
 from cep.rulebook.outcome import ListReport
-from cep.rulebook.publish import next_version, pointless_keys, replacing, running_lists, values_in
+from cep.rulebook.publish import next_version, refusal_of_values, replacing, running_lists, superseded_keys
 from cep.runners.control_topic import read_control_topic
 
 HELP = """\
@@ -85,7 +85,7 @@ def send_lists(topics: Topics, changes: Sequence[ListRecord]) -> None:
     """Send list records. Remove the sent records that a replacement in force makes unnecessary."""
     send(topics, changes)
     places = [(place.key, place.record) for place in read_control_topic(topics.control)[0]]
-    forgotten = pointless_keys(places, int(time.time() * 1_000))
+    forgotten = superseded_keys(places, int(time.time() * 1_000))
     if forgotten:
         topics.control.send((key, None) for key in forgotten)
         topics.console.print(f"forgot {len(forgotten)} record(s) of earlier versions", markup=False)
@@ -145,7 +145,7 @@ def _change(options: argparse.Namespace, console: Console) -> int:
     records = replacing(options.list, kind, version, entries, starts, options.what)
     records = [written_against(topics, record, chains) for record in records]
     rules = [*there, *rules_of_folder(topics)]
-    for reason in filter(None, (values_in(record, rules) for record in records)):
+    for reason in filter(None, (refusal_of_values(record, rules) for record in records)):
         console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
     signed = stand_for(topics, records, there)

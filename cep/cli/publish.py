@@ -52,12 +52,12 @@ from cep.rulebook.publish import (
     Running,
     Step,
     approval_problem,
-    foreseen_levels,
     lacking_past,
     name_of_change,
     on_topic,
     plan,
     plan_lists,
+    rules_without_level,
     running_lists,
 )
 from cep.rulebook.trust import Signable
@@ -229,7 +229,7 @@ def _check_levels(topics: Topics, changes: Sequence[Change], status: dict[str, A
     """Print the rules that the job will refuse because they need more levels than it has. Return their number."""
     upserts = [record for record in changes if isinstance(record, UpsertRecord)]
     deployment = deploy(upserts)
-    reasons = foreseen_levels(deployment.rulebook.deployed(), status, deployment.schema)
+    reasons = rules_without_level(deployment.rulebook.deployed(), status, deployment.schema)
     for rule_id, reason in reasons.items():
         topics.console.print(f"the job will refuse {rule_id}: {reason}", markup=False, style="red")
     return len(reasons)

@@ -32,7 +32,7 @@ from cep.cli.verbs import Parser
 from cep.model.rule import ControlRecord, HeartbeatRecord, PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
 from cep.model.setting_types import moment_ms
 from cep.rulebook.files import in_git, signed_version
-from cep.rulebook.publish import Running, on_topic, values_in
+from cep.rulebook.publish import Running, on_topic, refusal_of_values
 from cep.rulebook.trust import reason_against_heartbeat, sign_heartbeat
 
 HELP_PAUSE = """\
@@ -156,7 +156,7 @@ def run_snooze(options: argparse.Namespace) -> int:
     first = SnoozeRecord(
         id=options.rule, version=1, until=until, key=options.key, by=who(options), effective_at=effective_at(topics)
     )
-    reason = values_in(first, [*records, *rules_of_folder(topics)])
+    reason = refusal_of_values(first, [*records, *rules_of_folder(topics)])
     if reason is not None:
         topics.console.print(f"{reason}\nnothing is sent", markup=False)
         return 1

@@ -31,8 +31,8 @@ from cep.rulebook.kafka import Topic
 from cep.rulebook.ledger import Ledger, described, hash_of
 from cep.rulebook.publish import (
     Running,
+    accepted_records,
     acknowledged,
-    counting,
     first_of,
     name_of_change,
     running_of_records,
@@ -116,7 +116,7 @@ def rules_of_folder(topics: Topics) -> list[UpsertRecord]:
 def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str, Running], str]:
     """Return the running version of each rule, and the source: the job, and the records published since its status."""
     status = last_status(topics)
-    rules = running_of_records(counting(status, records)[0])
+    rules = running_of_records(accepted_records(status, records)[0])
     if status is None:
         return rules, f"the control topic {topics.control.name}; no job has spoken"
     running_rules = running_of_status(status)
@@ -128,7 +128,7 @@ def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str,
 
 def taken_so_far(topics: Topics, records: Sequence[ControlRecord]) -> Ledger:
     """Return the changes that the job has taken, and the later ones of the topic. Raises: SourceError."""
-    return counting(last_status(topics), records)[1]
+    return accepted_records(last_status(topics), records)[1]
 
 
 def who(options: argparse.Namespace) -> str:

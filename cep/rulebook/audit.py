@@ -27,17 +27,17 @@ def writes_audit(book: Rulebook) -> bool:
 
 
 def note(book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes, subject: str) -> list[bytes]:
-    """Write the audit line about a record; [] in a job without an audit. `subject` names the event."""
+    """Return new lines of the audit: about new signers and a record. `subject` is CHANGE, FIRST or UNREADABLE."""
     if not writes_audit(book):
         return []
     before = note_signers(book)
-    facts, texts = _facts(book, record, outcome, data, subject)
-    # The salt depends on the signatures and nonces of this record and all earlier ones. Without these records it
-    # cannot be guessed, not even the salt of a record that has neither.
-    mixed = hashlib.sha256(_MIXED + book.trail.mixed.encode() + data).hexdigest()
-    salt = hashlib.sha256(_SALT + mixed.encode()).hexdigest()
+    facts, texts = _facts_and_texts(book, record, outcome, data, subject)
+    # A line has salted hashes of its texts, so that a text can be erased and the chain of lines still be checked. The
+    # salt depends on all records so far, with their signatures and nonces: without these a text cannot be guessed.
+    hash_of_records = hashlib.sha256(_MIXED + book.trail.mixed.encode() + data).hexdigest()
+    salt = hashlib.sha256(_SALT + hash_of_records.encode()).hexdigest()
     head, line = extended(book.trail.head, facts, texts, salt)
-    book.trail = Trail(head, mixed, book.trail.signers)
+    book.trail = Trail(head, hash_of_records, book.trail.signers)
     return [*before, line]
 
 
@@ -92,7 +92,7 @@ def _vouching(book: Rulebook) -> dict[str, Any]:
     return {"signers_version": None if book.trust is None else book.trust.version}
 
 
-def _facts(
+def _facts_and_texts(
     book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes, subject: str
 ) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Divide a record into facts that stay in the audit, and texts that may name a key and may have to be erased."""
@@ -101,13 +101,13 @@ def _facts(
     if record is not None:
         names = [] if book.trust is None else _signers_of(record, book.trust)
         facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
-        # A snooze that is refused for the value as its key does not bring it into the audit.
-        is_raw = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
-        texts |= {"of": record.id if is_raw else line_of(record), "sent_by": record.by, "why": record.reason}
+        # CEP320 refuses a snooze whose key is a raw protected value: its line's name would show the value in the audit.
+        has_raw_key = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
+        texts |= {"of": record.id if has_raw_key else line_of(record), "sent_by": record.by, "why": record.reason}
     facts |= {"outcome": outcome.kind, "cause": outcome.cause, **_vouching(book)}
     texts["reason"] = outcome.full_reason[:_REASON_MAX]
     texts = {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
-    # A hash of the whole record would let an attacker find the key by trying many.
+    # These hashes are erased with the texts: they would let an attacker find an erased key by trying many.
     hashes = {"record": hashlib.sha256(data).hexdigest()}
     if record is not None:
         hashes["changes"] = digest_of(record)

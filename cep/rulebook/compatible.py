@@ -102,7 +102,7 @@ def checked_text(source: str) -> Checked:
     return _checked(_Text(source))
 
 
-def remember(bundle: Bundle) -> None:
+def cache_checked(bundle: Bundle) -> None:
     """Put the checked form of a bundled text into the cache."""
     _checked(_Text(bundle.text, bundle.checked))
 
@@ -126,18 +126,18 @@ def _checked(text: _Text) -> Checked:
 
 
 @lru_cache(_TEXTS_CACHED)
-def patterns_behind(source: str) -> Mapping[str, int]:
-    """Count the patterns of a sound text that follow each pattern, each fed by the previous one, at most."""
+def chain_lengths_after(source: str) -> Mapping[str, int]:
+    """Count the patterns of a text that may follow each pattern, each reading events that the previous one produces."""
     patterns = checked_text(source).patterns
     readers: dict[str, set[str]] = {}
     for name, pattern in patterns.items():
         for event_type in (*pattern.event_types, *(past.event_type for past in histories(pattern))):
             readers.setdefault(event_type, set()).add(name)
-    behind = dict.fromkeys(patterns, 0)
-    for _ in range(PRODUCE_DEPTH_MAX):
-        fed = {event_type: 1 + max(behind[name] for name in names) for event_type, names in readers.items()}
-        behind = {name: fed.get(pattern.produces or "", 0) for name, pattern in patterns.items()}
-    return behind
+    lengths = dict.fromkeys(patterns, 0)
+    for _ in range(PRODUCE_DEPTH_MAX):  # each pass adds one pattern to the chains
+        by_type = {event_type: 1 + max(lengths[name] for name in names) for event_type, names in readers.items()}
+        lengths = {name: by_type.get(pattern.produces or "", 0) for name, pattern in patterns.items()}
+    return lengths
 
 
 def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
@@ -249,9 +249,10 @@ _HELP = "give tokens, as alerts show them"
 def raw_entries(record: ListRecord, patterns: Iterable[PatternIR], stored: Callable[[str], Keys]) -> Outcome | None:
     """Refuse a list with raw values in which a rule looks up a protected field. Return None for other lists.
 
-    `stored` gives the entries that a record names. Raw entries from before the rule may be removed.
+    Rules see a protected field as a token (keyed hash), so a raw card number would match nothing, and be exposed.
+    `stored` returns the entries of a set by its name.
     """
-    if record.change == "remove":
+    if record.change == "remove":  # raw entries from before the rule may be removed
         return None
     if not any((record.id, record.of) in token_lists(pattern) for pattern in patterns):
         return None
@@ -296,22 +297,23 @@ def same_automaton(before: PatternIR, after: PatternIR, schema: Schema) -> bool:
     """Return True if open runs of one version can continue in the other. Both patterns are bound and have compiled."""
     forbidden = (step.node for step in nodes_of(after.structure, Step) if step.negated)
     negated = frozenset(node.variable for node in nodes_of(tuple(forbidden), VarNode))
-    if before.key != after.key or _shape(before, negated) != _shape(after, negated):
+    if before.key != after.key or _without_constants(before, negated) != _without_constants(after, negated):
         return False
     one, other = (compile_rules(schema, p.key, (DeployedRule("carry", 1, 0, "", p),)) for p in (before, after))
-    return _automaton(one) == _automaton(other)
+    return _automaton_of(one) == _automaton_of(other)
 
 
-def _automaton(program: Program) -> tuple[object, ...]:
+def _automaton_of(program: Program) -> tuple[object, ...]:
     """Return what an open run depends on. It has each emitted history from when an event came, or never."""
     rule, emitted = program.rules[0], [column.name for _, column in program.emitted]
     return program.width, rule.states_count, program.row_registers.tolist(), rule.measures, emitted
 
 
-def _shape(value: object, negated: frozenset[str] = frozenset()) -> object:
-    """Replace the numbers and texts that bound events are compared with, so that equal automata have equal trees.
+def _without_constants(value: object, negated: frozenset[str] = frozenset()) -> object:
+    """Return a tree of a pattern without its constants. The open runs of a version go on in the next if both are equal.
 
-    Conditions of `negated` variables and of `until`, counts and windows stay: a run keeps its own window.
+    The new constants hold for later events. Windows, counts, and constants of `negated` variables and of `until` stay
+    in the tree, because they have decided already which events a run might pass over.
     """
     if isinstance(value, Const):
         return "const", repr(value.type)
@@ -320,7 +322,7 @@ def _shape(value: object, negated: frozenset[str] = frozenset()) -> object:
     if isinstance(value, Enum | str | bool | int | float | Type) or value is None:
         return repr(value)
     if isinstance(value, tuple):
-        return tuple(_shape(item, negated) for item in value)
+        return tuple(_without_constants(item, negated) for item in value)
     assert is_dataclass(value), f"{type(value).__name__} in a pattern"
     parts = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "doc"}
-    return type(value).__name__, tuple((name, _shape(part, negated)) for name, part in parts.items())
+    return type(value).__name__, tuple((name, _without_constants(part, negated)) for name, part in parts.items())

@@ -51,11 +51,13 @@ from cep.nfa.histories import is_approximate, is_foldable, is_single, pane_ms, s
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The past events that a history needs: events that satisfy all `conditions`, for `span_ms`, with `columns`.
+    """The past events that a history, such as `count(payment over 1 h)`, needs to have stored.
 
-    Equal histories have the same `identity`. Histories that one event decides, and approximate ones, store no events
-    for others (`keeps_events`). The window of an approximate one may reach back by a pane of `pane_ms` more than its
-    length. `folds`: for a busy key the older events are folded, only for this `identity`.
+    They satisfy all `conditions`, stay for `span_ms` and have `columns`. Equal histories have the same `identity`.
+    `keeps_events`: it stores a whole window of events, which can serve other histories. It is False if one event
+    decides (`last`, `exists`), and for an approximate history, which stores panes (partial aggregates of one time
+    slice). `pane_ms` is the length of such a pane, by which its window may reach back further; 0 for other histories.
+    `folds`: the older events of a busy key are merged into an aggregate, which serves only equal histories.
     """
 
     identity: str
@@ -68,7 +70,7 @@ class Need:
     folds: bool = False
 
     def covers(self, other: Need) -> bool:
-        """Return True if all that `other` reads is kept for this one."""
+        """Return True if all the events and columns that `other` needs are stored for this one."""
         return (
             self.keeps_events
             and self.event_type == other.event_type
@@ -80,11 +82,12 @@ class Need:
 
 def needs_of(pattern: PatternIR) -> tuple[Need, ...]:
     """Return the need of each history of the pattern, in the order of `walk.histories`."""
-    return tuple(_need(history) for history in histories(pattern))
+    return tuple(_need_of(history) for history in histories(pattern))
 
 
 @lru_cache(4_096)
-def _need(history: History) -> Need:
+def _need_of(history: History) -> Need:
+    """Find the past events and the columns of them that a history reads."""
     conditions = {repr(part) for part in _conjuncts(history.where)}
     conditions |= {f"{name} is not null" for name in history.by}
     argument = history.argument
@@ -97,15 +100,16 @@ def _need(history: History) -> Need:
             columns.add(node.field)
         elif isinstance(node, Call) and node.fn == "in_list":
             columns.add(repr(node))  # the list's result is stored with the event, for the rules that use it
-    rounded_ms = pane_ms(history) if is_approximate(history) else 0
+    is_of_panes = is_approximate(history)
+    reach_of_pane_ms = pane_ms(history) if is_of_panes else 0
     return Need(
-        identity=repr(replace(history, percent=None) if rounded_ms else history),
+        identity=repr(replace(history, percent=None) if is_of_panes else history),  # the panes serve all percentages
         event_type=history.event_type,
-        span_ms=span_ms(history) + rounded_ms,
-        keeps_events=not (rounded_ms or is_single(history)),
+        span_ms=span_ms(history) + reach_of_pane_ms,
+        keeps_events=not (is_of_panes or is_single(history)),
         conditions=frozenset(conditions),
         columns=frozenset(columns),
-        pane_ms=rounded_ms,
+        pane_ms=reach_of_pane_ms,
         folds=is_foldable(history),
     )
 
@@ -122,34 +126,36 @@ def with_completeness(
     rule: DeployedRule, needs: Sequence[Need], from_ms: int, neighbours: Sequence[tuple[DeployedRule, Sequence[Need]]],
     schema: Schema,
 ) -> DeployedRule:  # fmt: skip
-    """Add the times from which its input is complete (points 2 and 3) to a rule that is added to a running job.
+    """Add to a rule that starts in a running job the times from which the stored past of its histories is complete.
 
-    `neighbours` are the other rules of its key domain and level, each with its needs.
+    They are complete from its start `from_ms` on, or earlier if its `neighbours` stored the same past events. These are
+    the other rules with the same key fields and level. `needs` are the past events that each history reads.
     """
-    domain_ms = from_ms  # the time since when the key domain has had a rule
-    retained_needs: list[tuple[Need, int]] = []  # with the time since when the events are kept
-    unfolded: dict[str, int] = {}
+    domain_ms = from_ms  # the first start of a rule with these key fields
+    needs_since: list[tuple[Need, int]] = []  # each need of a neighbour, and the time since when its events are stored
+    unfolded_since: dict[str, int] = {}  # by the need's identity: since when a busy key's merged events count too
     for other, needs_of_other in neighbours:
-        ever = (TIME_MS_MIN,) * len(needs_of_other)
-        domain_ms = min(domain_ms, *(other.complete_ms[:1] or (TIME_MS_MIN,)))
-        retained_needs += zip(needs_of_other, other.complete_ms[1:] or ever, strict=True)
-        for need, at_ms in zip(needs_of_other, other.unfolded_ms or ever, strict=True):
-            unfolded[need.identity] = min(at_ms, unfolded.get(need.identity, TIME_MS_MAX))
-    times = [(min(from_ms, _retained_since(need, retained_needs, domain_ms, schema)), need.pane_ms) for need in needs]
-    complete_ms = (
-        domain_ms,
-        *(time_ms if time_ms == TIME_MS_MIN else time_ms + rounded_ms for time_ms, rounded_ms in times),
-    )
-    unfolded_ms = tuple(min(from_ms, unfolded.get(n.identity, from_ms)) if n.folds else TIME_MS_MIN for n in needs)
+        always = (TIME_MS_MIN,) * len(needs_of_other)
+        other_domain_ms, *history_times = other.complete_ms or (TIME_MS_MIN, *always)
+        domain_ms = min(domain_ms, other_domain_ms)
+        needs_since += zip(needs_of_other, history_times, strict=True)
+        for need, since_ms in zip(needs_of_other, other.unfolded_ms or always, strict=True):
+            unfolded_since[need.identity] = min(since_ms, unfolded_since.get(need.identity, TIME_MS_MAX))
+    complete_ms = [domain_ms]  # then a time for each history
+    for need in needs:
+        since_ms = min(from_ms, _retained_since(need, needs_since, domain_ms, schema))
+        has_gap = since_ms > TIME_MS_MIN  # then its first pane is partial
+        complete_ms.append(since_ms + need.pane_ms * has_gap)
+    unfolded_ms = [min(from_ms, unfolded_since.get(n.identity, from_ms)) if n.folds else TIME_MS_MIN for n in needs]
     return replace(rule, complete_ms=_or_none(complete_ms), unfolded_ms=_or_none(unfolded_ms))
 
 
-def _retained_since(need: Need, retained_needs: Sequence[tuple[Need, int]], domain_ms: int, schema: Schema) -> int:
+def _retained_since(need: Need, needs_since: Sequence[tuple[Need, int]], domain_ms: int, schema: Schema) -> int:
     """Return the time from which all needed events are stored, TIME_MS_MAX if they are not."""
-    equal = [complete_ms for other, complete_ms in retained_needs if other.identity == need.identity]
+    equal = [since_ms for other, since_ms in needs_since if other.identity == need.identity]
     if equal:
         return min(equal)
-    times = [complete_ms for other, complete_ms in retained_needs if other.covers(need)]
+    times = [since_ms for other, since_ms in needs_since if other.covers(need)]
     event_type = schema.event_type(need.event_type)
     if event_type is not None and (event_type.retain_ms or 0) >= need.span_ms:
         retained = {field.name for field in event_type.fields}  # but no answers of lists about the events
@@ -157,9 +163,9 @@ def _retained_since(need: Need, retained_needs: Sequence[tuple[Need, int]], doma
     return min(times, default=TIME_MS_MAX)
 
 
-def _or_none(times_ms: tuple[int, ...]) -> tuple[int, ...]:
+def _or_none(times_ms: Sequence[int]) -> tuple[int, ...]:
     """Return no times if everything is complete since the job's first event."""
-    return times_ms if any(time_ms > TIME_MS_MIN for time_ms in times_ms) else ()
+    return tuple(times_ms) if any(time_ms > TIME_MS_MIN for time_ms in times_ms) else ()
 
 
 def with_producer_gaps(rules: Sequence[DeployedRule], schema: Schema) -> list[DeployedRule]:
@@ -171,7 +177,7 @@ def with_producer_gaps(rules: Sequence[DeployedRule], schema: Schema) -> list[De
     if not producers:
         return list(rules)
     gaps = _Gaps(producers, schema)
-    return [replace(rule, gaps=lacks) if (lacks := gaps.of_reader(rule.pattern)) else rule for rule in rules]
+    return [replace(rule, gaps=lacks) if (lacks := gaps.gaps_of_reader(rule.pattern)) else rule for rule in rules]
 
 
 class _Gaps:
@@ -198,41 +204,46 @@ class _Gaps:
         self._producers, self._schema = producers, schema
         self._by_type: dict[str, tuple[ProducerGap, ...]] = {}
 
-    def of_reader(self, pattern: PatternIR) -> tuple[ProducerGap, ...]:
+    def gaps_of_reader(self, pattern: PatternIR) -> tuple[ProducerGap, ...]:
         """Return the gaps seen from the first event of a match."""
-        gaps = list(self._of_histories(pattern, 0))
+        gaps = list(self._gaps_of_histories(pattern, 0))
         for name in absent_types(pattern, frozenset(self._producers)):
-            gaps += self._of_type(name)
-        return _widest(gaps)
+            gaps += self._gaps_of_type(name)
+        return _merged_gaps(gaps)
 
-    def _of_type(self, name: str) -> tuple[ProducerGap, ...]:
+    def _gaps_of_type(self, name: str) -> tuple[ProducerGap, ...]:
         if name not in self._by_type:
             self._by_type[name] = ()  # rules in a circle are matched at one level, which reads no derived events
             rules = self._producers.get(name, ())
-            self._by_type[name] = _widest(gap for rule in rules for gap in self._of_producer(rule))
+            self._by_type[name] = _merged_gaps(gap for rule in rules for gap in self._gaps_of_producer(rule))
         return self._by_type[name]
 
-    def _of_producer(self, rule: DeployedRule) -> Iterator[ProducerGap]:
-        """Yield the gaps in the input of an event that the rule produces, while the rule starts matches."""
+    def _gaps_of_producer(self, rule: DeployedRule) -> Iterator[ProducerGap]:
+        """Yield the gaps of a rule that produces events: times `since_ms` before which it has missed some of its input.
+
+        An event may be missing if the rule needed input from before that time for it, at most `reach_ms` before the
+        event. None: the time of the job's first event.
+        """
         pattern, match_ms = rule.pattern, match_reach_ms(rule.pattern)
-        whole_ms = rule.complete_ms[1:] or (TIME_MS_MIN,) * sum(1 for _ in histories(pattern))
-        gaps = [ProducerGap(_lasting(match_ms), None), ProducerGap(match_ms, rule.from_ms)]
-        for history, since_ms in zip(histories(pattern), whole_ms, strict=True):
-            gaps.append(ProducerGap(_lasting(match_ms) + _lasting(_reach_ms(history)), None))
-            gaps.append(ProducerGap(min(match_ms + _reach_ms(history), FOR_EVER), since_ms))
-        gaps += self._of_histories(pattern, match_ms)
-        gaps += [_further(match_ms, gap) for name in pattern.event_types for gap in self._of_type(name)]
+        _, *history_times = rule.complete_ms or (TIME_MS_MIN,) * (1 + sum(1 for _ in histories(pattern)))
+        gaps = [ProducerGap(_finite_reach(match_ms), since_ms=None), ProducerGap(match_ms, since_ms=rule.from_ms)]
+        for history, since_ms in zip(histories(pattern), history_times, strict=True):
+            reach_ms = _reach_ms(history)
+            gaps.append(ProducerGap(_finite_reach(match_ms) + _finite_reach(reach_ms), since_ms=None))
+            gaps.append(ProducerGap(min(match_ms + reach_ms, FOR_EVER), since_ms=since_ms))
+        gaps += self._gaps_of_histories(pattern, match_ms)
+        gaps += [_seen_from_later(match_ms, gap) for name in pattern.event_types for gap in self._gaps_of_type(name)]
         for gap in gaps:
             from_ms, until_ms = max(gap.from_ms, rule.from_ms), min(gap.until_ms, rule.starts_until_ms)
             if from_ms < until_ms and gap.since_ms != TIME_MS_MIN:
                 yield replace(gap, from_ms=from_ms, until_ms=until_ms)
 
-    def _of_histories(self, pattern: PatternIR, match_ms: int) -> Iterator[ProducerGap]:
+    def _gaps_of_histories(self, pattern: PatternIR, match_ms: int) -> Iterator[ProducerGap]:
         """Yield the gaps of the derived events that the pattern's histories count."""
         for history in histories(pattern):
             for name in self._types(history):
-                for gap in self._of_type(name):
-                    yield _further(match_ms, _further(_reach_ms(history), gap))
+                for gap in self._gaps_of_type(name):
+                    yield _seen_from_later(match_ms, _seen_from_later(_reach_ms(history), gap))
 
     def _types(self, history: History) -> list[str]:
         if history.event_type:
@@ -281,29 +292,33 @@ def _reach_ms(history: History) -> int:
     return FOR_EVER if history.window is None else span_ms(history) - 1
 
 
-def _lasting(reach_ms: int) -> int:
-    """Return the part of a reach that says something of the job's first event: for ever says nothing of it."""
+def _finite_reach(reach_ms: int) -> int:
+    """Return the reach, or 0 if it is unlimited: an unlimited reach is not measured from the job's first event."""
     return 0 if reach_ms >= FOR_EVER else reach_ms
 
 
-def _further(reach_ms: int, gap: ProducerGap) -> ProducerGap:
+def _seen_from_later(reach_ms: int, gap: ProducerGap) -> ProducerGap:
     """Return the gap as it is seen from `reach_ms` later."""
     if gap.since_ms is None:
-        return replace(gap, reach_ms=gap.reach_ms + _lasting(reach_ms))
+        return replace(gap, reach_ms=gap.reach_ms + _finite_reach(reach_ms))
     return replace(gap, reach_ms=min(gap.reach_ms + reach_ms, FOR_EVER))
 
 
-def _widest(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
-    """Merge gaps to one for each time and interval. If they are too many, return two that cover all."""
+def _merged_gaps(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
+    """Keep only the widest of the gaps that have the same time and interval. If too many remain, return two wider ones.
+
+    A gap: derived events may be missing if a match begins less than `reach_ms` after the time `since_ms`. A `since_ms`
+    of None is the time of the job's first event, so one gap covers all of this kind, and another one all the others.
+    """
     reach_ms: dict[tuple[int | None, int, int], int] = {}
     for gap in gaps:
-        if gap.reach_ms or gap.since_ms is not None:  # otherwise it does not reach back before the job's first event
-            span = (gap.since_ms, gap.from_ms, gap.until_ms)
-            reach_ms[span] = max(gap.reach_ms, reach_ms.get(span, 0))
-    widest = tuple(ProducerGap(reach_ms[span], *span) for span in reach_ms)
-    if len(widest) <= PRODUCER_GAPS_MAX:
-        return widest
-    times_ms = min(gap.from_ms for gap in widest), max(gap.until_ms for gap in widest)
-    first_ms = max((gap.reach_ms for gap in widest if gap.since_ms is None), default=0)
-    latest_ms = max((gap.since_ms for gap in widest if gap.since_ms is not None), default=TIME_MS_MIN)
-    return (ProducerGap(first_ms, None, *times_ms), ProducerGap(FOR_EVER, latest_ms, *times_ms))
+        if gap.reach_ms or gap.since_ms is not None:  # without a reach, nothing before the job's first event is read
+            time_and_interval = (gap.since_ms, gap.from_ms, gap.until_ms)
+            reach_ms[time_and_interval] = max(gap.reach_ms, reach_ms.get(time_and_interval, 0))
+    merged = tuple(ProducerGap(reach, *time_and_interval) for time_and_interval, reach in reach_ms.items())
+    if len(merged) <= PRODUCER_GAPS_MAX:
+        return merged
+    interval = min(gap.from_ms for gap in merged), max(gap.until_ms for gap in merged)
+    longest_reach_ms = max((gap.reach_ms for gap in merged if gap.since_ms is None), default=0)
+    latest_ms = max((gap.since_ms for gap in merged if gap.since_ms is not None), default=TIME_MS_MIN)
+    return (ProducerGap(longest_reach_ms, None, *interval), ProducerGap(FOR_EVER, latest_ms, *interval))

@@ -32,14 +32,7 @@ from cep.lang.diagnostics import Diagnostic
 from cep.lang.load import Checked
 from cep.lists.entries import keys_of
 from cep.lists.store import Content, ListStore, given_name
-from cep.model.rule import (
-    ControlRecord,
-    HeartbeatRecord,
-    ListRecord,
-    RollbackRecord,
-    UpsertRecord,
-    VersionedRecord,
-)
+from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RollbackRecord, UpsertRecord, VersionedRecord
 from cep.nfa.lists import GivenList, asked_lists
 from cep.rulebook.compatible import KeyDomains, checked_text
 from cep.rulebook.files import change_path, declared_lists, read_change
@@ -94,16 +87,18 @@ class Deployment:
 def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, trust: Trust | None = None) -> Deployment:
     """Deploy records in their order before any event has been seen: each version gets the interval that it asks for.
 
-    `lists` has the entries that list records name (files.read_lists). With `trust` the others must be signed.
+    `lists` has the entries that list records name (files.read_lists). With `trust`, records without valid signatures
+    are refused, except declared lists whose entries the signed rules name.
     """
     ordered = list(records)
-    counted = (record for record in ordered if isinstance(record, UpsertRecord))
+    accepted = (record for record in ordered if isinstance(record, UpsertRecord))
     if trust is not None:
-        counted = (record for record in counted if reason_against(record, trust) is None)
-    with paused():
-        rulebook = Rulebook(schema_of(counted), None, lists)
+        accepted = (record for record in accepted if reason_against(record, trust) is None)
+    with paused():  # without Python's cyclic garbage collector
+        rulebook = Rulebook(schema_of(accepted), None, lists)
         rulebook.trust = trust
-        return replace(_applied(Deployment(rulebook.schema, rulebook, ()), ordered, are_first=True), refused=())
+        deployment = _applied(Deployment(rulebook.schema, rulebook, ()), ordered, are_first=True)
+        return replace(deployment, refused=())  # no job runs yet: its refused rules are `set_aside`
 
 
 def deploy_to_job(
@@ -116,9 +111,9 @@ def deploy_to_job(
     """
     rulebook = begun.rulebook
     rulebook.key_domains = None if keys is None else tuple(sorted({*begun.key_domains, *keys}))
-    rulebook.place(levels_count)
+    rulebook.assign_levels(levels_count)
     deployment = _applied(begun, later)
-    rulebook.place(levels_needed(rulebook.deployed()))  # all is here now: no more levels than these rules need
+    rulebook.assign_levels(levels_needed(rulebook.deployed()))  # all is here now: no more levels than these rules need
     return deployment
 
 
@@ -142,7 +137,7 @@ def is_given(record: ControlRecord, vouched: frozenset[str] | None) -> bool:
 
 
 def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_first: bool = False) -> Deployment:
-    """Apply records in order, before any event of their times has been seen."""
+    """Apply records in order, before any event has been matched. A refused rule or list is also set aside."""
     rulebook = deployment.rulebook
     set_aside: list[SetAside] = list(deployment.set_aside)
     accepted: list[ControlRecord] = list(deployment.taken)
@@ -150,8 +145,9 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
     ordered = list(records)
     vouched = vouched_lists(ordered, rulebook.trust) if are_first else None
     for record in ordered:
+        # A list of the job's first rules needs no signature if signed rules name its entries: `vouched`.
         outcome = rulebook.apply(record, None, is_given=are_first and is_given(record, vouched))
-        if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):
+        if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):  # which has a time only
             accepted.append(record)
             continue
         refused.append(RefusedRecord(record, outcome, rulebook.epoch, rulebook.content_hash))
@@ -213,10 +209,11 @@ class JoinedTypes:
                 self._add_field(joined, declared)
 
     def _add_field(self, joined: _JoinedType, declared: Field) -> None:
+        """Join a declared field to its event type, or leave it out if its name has another type in the job already."""
         name, type_ = declared.name, declared.type.as_nullable(False)
         column = self._columns.setdefault(name, type_)
         if type_.protected and not column.protected and _may_be_protected(name, column):
-            column = self._columns[name] = type_
+            column = self._columns[name] = type_  # `pan` or `sensitive` in one text: in the whole job
         joined.required[name] += not declared.type.nullable
         is_covered = bool(column.protected) and _may_be_protected(name, type_)
         if type_ != column and not is_covered:
@@ -228,13 +225,13 @@ class JoinedTypes:
         joined.names.setdefault(name)
 
     def schema(self) -> Schema:
-        """Return the event types that have an id and a time."""
+        """Return the joined event types that have an id and a time. A field is never null if all their texts say so."""
         whole = {
             name: joined
             for name, joined in self._types.items()
             if joined.id_field is not None and TIME_FIELD in joined.names
         }
-        # A pattern that reads a null may emit it into an event that it produces.
+        # A text may count on a field that is null in the job: its pattern may emit the null into an event it produces.
         may_emit_null = any(
             0 < joined.required[name] < joined.texts_count
             for joined in whole.values()
@@ -293,14 +290,11 @@ def _newest_change(directory: Path, record: ListRecord) -> list[ListRecord]:
     newest: list[ListRecord] = []
     for path in sorted((directory / "signed").glob(f"{name}.*.json")):
         try:
-            change = [each for each in read_change(path) if isinstance(each, ListRecord)]
+            change = [part for part in read_change(path) if isinstance(part, ListRecord)]  # all of one version
         except UsageError:
             continue
-        if (
-            change
-            and _changed_entries(change) == record.stored
-            and change[0].version > sum(r.version for r in newest[:1])
-        ):
+        is_newer = not newest or (bool(change) and change[0].version > newest[0].version)
+        if change and is_newer and _changed_entries(change) == record.stored:  # the hash of the entries
             newest = change
     return newest
 

@@ -50,7 +50,7 @@ from cep.model.rule import (
 )
 from cep.model.setting_types import Problem
 from cep.nfa.lists import GivenList, given_lists
-from cep.rulebook.compatible import remember
+from cep.rulebook.compatible import cache_checked
 from cep.rulebook.lock import oldest_first, read_lock
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.trust import Signable, digest_of, line_of
@@ -71,10 +71,10 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     if not names:
         problems.append(f"{directory}: no rule files (*.toml) here")
     root = root_of_rules(directory)
-    bundles = _Bundles(directory, root)
-    with paused(), Folder(directory, root) as folder:
+    texts = _PatternTexts(directory, root)
+    with paused(), Folder(directory, root) as folder:  # `paused`: without Python's cyclic garbage collector
         for name in names:
-            result = _read_rule(name, folder, bundles)
+            result = _read_rule(name, folder, texts)
             if isinstance(result, UpsertRecord):
                 records.append(result)
             else:
@@ -82,8 +82,8 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     return oldest_first(records, directory), problems
 
 
-class _Bundles:
-    """The texts of the pattern files that rules of a folder name, each read once."""
+class _PatternTexts:
+    """The pattern files that rules of a folder name, with imports in their place, each read once."""
 
     def __init__(self, directory: Path, root: Path) -> None:
         self.directory, self.root = directory, root
@@ -94,10 +94,10 @@ class _Bundles:
         if file not in self._texts:
             try:
                 bundle = bundle_checked(self.directory / file, self.root)
-                remember(bundle)
+                cache_checked(bundle)  # the text is checked already, so that the compiler need not check it again
                 self._texts[file] = bundle.text
             except UsageError as error:
-                self._texts[file] = error
+                self._texts[file] = error  # for the next rule of this file
         text = self._texts[file]
         if isinstance(text, UsageError):
             raise text
@@ -229,7 +229,7 @@ def _parsed(text: bytes) -> tuple[RuleFile | None, list[Problem]]:
     return parse_rule_file(text)
 
 
-def _read_rule(name: str, folder: Folder, bundles: _Bundles) -> UpsertRecord | list[str]:
+def _read_rule(name: str, folder: Folder, texts: _PatternTexts) -> UpsertRecord | list[str]:
     try:
         text = folder.read(name, RULE_FILE_BYTES_MAX)
     except UnreadableError as error:
@@ -241,7 +241,7 @@ def _read_rule(name: str, folder: Folder, bundles: _Bundles) -> UpsertRecord | l
         # One file a rule: two files with the same id would fight over its versions.
         return [f"$.id: is `{rule.id}`, but the file is named `{name}`; name the file `{rule.id}.toml`"]
     try:
-        source = bundles.text(rule.file)
+        source = texts.text(rule.file)
     except UsageError as error:
         return [f"$.file: {error}"]
     return upsert_of(rule, source)

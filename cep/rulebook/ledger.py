@@ -65,16 +65,16 @@ def item_of(record: Signable) -> str:
 
 
 def hash_of(record: Signable) -> str:
-    """Return the hash of a record's change, without its start, its sender and its reason."""
+    """Return a hash of what a record changes: equal for two records that differ in start, sender and reason only."""
     if isinstance(record, UpsertRecord | RollbackRecord):
         return content_hash(record.as_upsert() if isinstance(record, RollbackRecord) else record)
     if isinstance(record, ListRecord) and (record.whole is not None or record.stored is not None):
-        return record.whole or ""  # an initial rule stands for any published record of its version
+        return record.whole or ""  # `whole` is the hash of all parts; a job's first lists (`stored`) equal any other
     facts: list[Any] = [record.kind, chain_of(record), record.version]
     if isinstance(record, SnoozeRecord):
         facts.append(record.until)
     elif isinstance(record, ListRecord):
-        # Without `whole` parts belong together by their number.
+        # A build before `whole` gave the parts of one change nothing in common but their number: leave out the entries.
         facts += [record.change, record.parts, record.entries if record.parts == 1 else None]
     return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()
 
@@ -113,7 +113,7 @@ class Taken:
 
 @dataclass(frozen=True)  # without slots: it remembers its JSON
 class Chain:
-    """The last versions of one item, the lowest first, including the last shadow version and the last signed ones."""
+    """The last versions of one rule, pause, snooze or list, the lowest first, with the last shadow and signed ones."""
 
     entries: tuple[Taken, ...]
 
@@ -124,7 +124,7 @@ class Chain:
 
     @property
     def taken(self) -> tuple[Taken, ...]:
-        """The versions that the status shows."""
+        """The versions that the status report shows: the last few."""
         return self.entries[-CHAIN_VERSIONS_MAX:]
 
     @cached_property
@@ -133,7 +133,7 @@ class Chain:
         last = {entry.is_shadow: entry.version for entry in self.entries}
         return last.get(False, 0), last.get(True, 0)
 
-    def signed(self, *, is_shadow: bool) -> Taken | None:
+    def last_signed(self, *, is_shadow: bool) -> Taken | None:
         return next((e for e in self.entries if e.signed is not None and e.is_shadow == is_shadow), None)
 
     @cached_property
@@ -210,11 +210,11 @@ class Ledger:
         return Outcome("ignored", f"version {record.version} is not newer than {last}")
 
     def outcome(self, record: Signable) -> Outcome | None:
-        """Refuse a record that does not follow the version that the job has taken. Return None for other records."""
-        chain = self._chain(chain_of(record))
+        """Refuse a record that does not follow the last version of its rule or list. Return None for other records."""
+        chain = self._chain(chain_of(record))  # the last versions that the job has taken
         last = next(reversed(chain.entries), Taken(0, ""))
-        named = record.changes
-        before = max(last.version, 0 if named is None else named.version)
+        written_against = record.changes  # a version, so that two people cannot overwrite each other's changes
+        before = max(last.version, 0 if written_against is None else written_against.version)
         if record.version > VERSION_FREE_MAX and record.version > before + 1:
             return Outcome(
                 "refused",
@@ -227,25 +227,26 @@ class Ledger:
         if same is not None:
             is_other = same.hash and same.hash != hash_of(record)
             return _conflict(f"{same.text} was first", last) if is_other else None
-        if isinstance(record, ListRecord) or named is None:
+        if isinstance(record, ListRecord) or written_against is None:
             return None  # versions of a list wait for each other
-        if record.version < last.version:
+        if record.version < last.version:  # it is late: did the next version take no notice of it?
             follower = next(entry for entry in chain.taken if entry.version > record.version)
-            is_passed = follower.after is not None and follower.after < record.version
-            return _conflict(f"{follower.text} was first", last) if is_passed else None
-        is_other = named.version == last.version and last.hash and named.hash not in ("", last.hash, last.earlier)
-        if named.version < last.version or is_other:
-            return _conflict(f"it was written against version {named.version or 'none'}, and {last.text} holds", last)
+            is_skipped = follower.after is not None and follower.after < record.version
+            return _conflict(f"{follower.text} was first", last) if is_skipped else None
+        version, digest = written_against.version, written_against.hash
+        is_other = version == last.version and last.hash and digest not in ("", last.hash, last.earlier)
+        if version < last.version or is_other:
+            return _conflict(f"it was written against version {version or 'none'}, and {last.text} holds", last)
         return None
 
     def outcome_of_signed(self, record: Signable, list_version: int) -> Outcome | None:
-        """Judge a record with valid signatures against the last signed version, or the last version of its list."""
+        """Refuse or ignore a signed record that does not follow the last signed one. Return None if it may apply."""
         assert record.signed is not None, "its signatures count"
         if isinstance(record, ListRecord):
-            # Parts of a version may come in any order, and versions wait for each other.
+            # Lists: parts of a version may come in any order, and versions wait for each other.
             return _replayed(record.version, list_version) if record.version < list_version else None
-        last = self._chain(chain_of(record)).signed(is_shadow=_is_shadow(record))
-        if last is None:
+        last = self._chain(chain_of(record)).last_signed(is_shadow=_is_shadow(record))
+        if last is None:  # the first signed change; the memory for last ones is limited
             if self._signed_count >= SIGNED_LINES_MAX:
                 return Outcome("refused", f"{SIGNED_LINES_MAX} rules, pauses and snoozes have changed: the limit")
             return None
@@ -256,9 +257,9 @@ class Ledger:
                 return Outcome("ignored", f"version {last.version} holds already, and this is a copy of it")
             reason = f"another version {last.version} has been taken; sign the change as version {last.version + 1}"
             return Outcome("refused", reason, cause="replayed")
-        past = record.signed.previous_version
-        if past < last.version or (past == last.version and record.signed.previous != last.signed):
-            signed_for = f"version {past}" if past != last.version else f"another version {past}"
+        previous = record.signed.previous_version
+        if previous < last.version or (previous == last.version and record.signed.previous != last.signed):
+            signed_for = f"version {previous}" if previous != last.version else f"another version {previous}"
             reason = f"it was signed as a change of {signed_for}, and version {last.version} holds; sign it again"
             return Outcome("refused", reason, cause="superseded")
         return None
@@ -274,11 +275,12 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------ changes
 
     def take(self, record: Signable, *, is_applied: bool = True, signers_version: int | None = None) -> None:
-        """Record that the rulebook has applied a record, or that it waits. `signers_version`: its signatures count."""
+        """Add a record that the rulebook has applied, or that waits, to the last versions of its rule or list."""
         name = self._known(chain_of(record))
         chain = self._chains.get(name, Chain(()))
-        is_shadow, is_signed = _is_shadow(record), signers_version is not None
+        is_shadow, is_signed = _is_shadow(record), signers_version is not None  # by this version of the signers file
         same = [entry for entry in chain.entries if entry.version == record.version]
+        # An earlier build wrote entries without a hash, one for the live and one for the shadow version of a number.
         if not any(entry.hash or entry.is_shadow == is_shadow for entry in same):
             after = None if record.changes is None else record.changes.version
             by, reason = (None if text is None else hide_card_numbers(text) for text in (record.by, record.reason))
@@ -322,7 +324,7 @@ class Ledger:
                 chain = chain.with_entry(replace(entry, hash=content_hash(record), earlier=earlier))
                 self._chains[record.id] = chain
 
-    def take_unsaid(self, line: str, version: int, digest: str = "", signed: str | None = None) -> None:
+    def take_saved_version(self, line: str, version: int, digest: str = "", signed: str | None = None) -> None:
         """Remember the version of a line (statement.line_of) that an earlier build has saved elsewhere, if above 0."""
         is_shadow = line.endswith(_SHADOW) and snoozed_key(line) is None
         name = line.removesuffix(_SHADOW) if is_shadow else line
@@ -333,7 +335,7 @@ class Ledger:
             self._chains[name] = others.with_entry(replace(entry, is_shadow=is_shadow, signed=signed or entry.signed))
 
     def without(self, keys: Collection[str]) -> Ledger:
-        """Return the ledger without keys in its names, and without texts of people and refusals that name them."""
+        """Return the ledger without erased keys (of persons): in the names of snoozes, in reasons, and in refusals."""
         gone = set(keys)
         other = Ledger(
             {
@@ -356,7 +358,7 @@ class Ledger:
         if len(snoozes) > SNOOZES_MAX:
             names = set(snoozed)
             for name in set(snoozes) - names - set(map(erased_line, names)):
-                if self._chains[name].signed(is_shadow=False) is None:
+                if self._chains[name].last_signed(is_shadow=False) is None:
                     del self._chains[name]
 
     # ---------------------------------------------------------------------------------------------------- bytes

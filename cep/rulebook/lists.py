@@ -86,8 +86,11 @@ class RuleLists:
         other._timelines = self._timelines
         return other
 
-    def apply(self, record: ListRecord, seen_ms: int | None) -> Outcome:
-        """Apply one record (Rulebook.apply). Raises: StateError if the store refuses."""
+    def apply(self, record: ListRecord, last_event_ms: int | None) -> Outcome:
+        """Apply one record: a version, or a part of one, which waits for the others. Raises: StateError from the store.
+
+        `last_event_ms` is the last event time that has been matched; None before the first event.
+        """
         list_key = record.id, record.of
         listed = self._lists.get(list_key, _ListVersions())
         if record.version <= listed.last.version:
@@ -96,7 +99,7 @@ class RuleLists:
             return Outcome("refused", f"the job knows {LISTS_MAX} lists, which is the limit")
         waiting = next((w for w in listed.waiting if w.version == record.version), None)
         if waiting is None:
-            limit = CHANGES_BEFORE_EVENTS_MAX if seen_ms is None else LIST_VERSIONS_MAX
+            limit = CHANGES_BEFORE_EVENTS_MAX if last_event_ms is None else LIST_VERSIONS_MAX
             if len(listed.waiting) + len(listed.versions) >= limit:
                 return Outcome("refused", f"{limit} versions of the list wait, which is the limit")
             waiting = _Waiting(record.version, record.change, record.effective_ms, record.parts, ())
@@ -104,13 +107,13 @@ class RuleLists:
             return Outcome("refused", f"version {record.version} has other parts already; raise the version")
         if any(number == record.part for number, _ in waiting.parts):
             return Outcome("ignored", f"part {record.part} of version {record.version} is there")
-        checked_part = self._part(record)
+        checked_part = self._stored_part(record)
         if isinstance(checked_part, Outcome):
             return checked_part
         parts = tuple(sorted((*waiting.parts, (record.part, checked_part))))
         others = tuple(w for w in listed.waiting if w.version != record.version)
-        settled, outcome = self._settle(
-            list_key, replace(listed, waiting=(*others, replace(waiting, parts=parts))), seen_ms
+        settled, outcome = self._apply_ready_versions(
+            list_key, replace(listed, waiting=(*others, replace(waiting, parts=parts))), last_event_ms
         )
         if settled is not None:
             self._lists[list_key] = settled
@@ -167,8 +170,8 @@ class RuleLists:
 
     # ------------------------------------------------------------------------------------------------- content
 
-    def _part(self, record: ListRecord) -> str | Outcome:
-        """Store the entries of a record as a set. Return its name, or why the record is refused."""
+    def _stored_part(self, record: ListRecord) -> str | Outcome:
+        """Store the entries of a record as a set. Return the set's name (a hash), or why the record is refused."""
         if record.stored is not None:
             try:
                 self.store.get(record.stored)
@@ -182,8 +185,8 @@ class RuleLists:
         self.store.put(name, lambda: build(keys, record.of))
         return name
 
-    def _settle(
-        self, list_key: ListKey, listed: _ListVersions, seen_ms: int | None
+    def _apply_ready_versions(
+        self, list_key: ListKey, listed: _ListVersions, last_event_ms: int | None
     ) -> tuple[_ListVersions | None, Outcome]:
         """Apply every version whose parts have all arrived. Return the list, and the outcome for the new record."""
         note, late_ms, from_ms, count = "", 0, 0, 0
@@ -191,12 +194,13 @@ class RuleLists:
             version = self._content(list_key[1], listed, ready)
             if isinstance(version, Outcome):
                 return None, version
-            from_ms, late = start_of(ready.effective_ms, seen_ms)
+            from_ms, late = start_of(ready.effective_ms, last_event_ms)
             version, late_ms, count = replace(version, from_ms=from_ms), late_ms + late, count + 1
             note = f"{version.count} in the list"
-            # A version that starts before one that has not started yet takes its whole turn.
-            earlier = tuple(h for h in listed.versions if h.from_ms < from_ms)
-            listed = _ListVersions((*earlier, version), tuple(w for w in listed.waiting if w.version > version.version))
+            # It replaces earlier versions that would have started later, or at the same time.
+            earlier = tuple(applied for applied in listed.versions if applied.from_ms < from_ms)
+            later = tuple(waiting for waiting in listed.waiting if waiting.version > version.version)
+            listed = _ListVersions((*earlier, version), later)
         if not count:
             return listed, Outcome("waiting", _lacking(listed))
         self._timelines = None

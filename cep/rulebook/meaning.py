@@ -17,11 +17,11 @@ from operator import attrgetter
 from cep.lang.parse.lexer import TokenKind, spell
 from cep.model.rule import ParamValue, UpsertRecord
 
-_NAMED = ("event", "list", "define", "pattern")
-_STARTS = (*_NAMED, "test", "import")
+_NAMED_KINDS = ("event", "list", "define", "pattern")
+_KINDS = (*_NAMED_KINDS, "test", "import")
 _OVER_ALL = ("over", "all")
 _CLOSING = (")", "]", "}")
-_DEEPER = {**dict.fromkeys("([{", 1), **dict.fromkeys(_CLOSING, -1)}
+_DEPTH_CHANGE = {**dict.fromkeys("([{", 1), **dict.fromkeys(_CLOSING, -1)}
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
 _OPTIONAL = ("exclusive", "suppress", "escalate")  # left out when unset, so that a hash survives new features
 _TEXTS_CACHED = 4_096
@@ -31,7 +31,7 @@ _canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",
 
 @dataclass(frozen=True)
 class _Declaration:
-    """A declaration in a pattern file: its number, its name and its tokens."""
+    """A declaration in a pattern file, to be hashed: its number in the file, its name and its tokens."""
 
     number: int
     name: str
@@ -39,12 +39,12 @@ class _Declaration:
 
     @cached_property
     def text(self) -> str:
-        """The name and the tokens as JSON; many patterns name the same event type."""
+        """The name and the tokens as JSON, with a repetition `{3}` as `{3,3}`."""
         return json.dumps((self.name, _without_last_commas(_with_both_counts(self.spelled))))
 
     @cached_property
     def earlier_text(self) -> str:
-        """The text as earlier builds wrote it: without the second count."""
+        """The text as builds before 0.3 wrote it: with a repetition as it stands, such as `{3}` or `{3,3}`."""
         return json.dumps((self.name, _without_last_commas(self.spelled)))
 
 
@@ -74,24 +74,25 @@ def _content_hash(record: UpsertRecord, source_hash: str) -> str:
 
 @lru_cache(_TEXTS_CACHED)
 def _hashes(source: str, pattern: str) -> tuple[str, str]:
-    """Compute the hash of a pattern of this text, and the hash that earlier builds computed."""
-    patterns, others = _declared(source)
-    named = [declarations[pattern] for declarations in (patterns, others) if pattern in declarations]
-    others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
-    spelled = others[pattern].spelled if named else ()
-    is_over_all = "over" in spelled and _OVER_ALL in pairwise(spelled)
-    event_types = _event_types_with(_key(spelled), others) if is_over_all else ()
-    pending, meant = [pattern, *event_types], dict[str, _Declaration]()
+    """Hash a pattern with all declarations that it names. Return the hash, and the one that earlier builds computed."""
+    patterns, declared = _declared(source)
+    same_name = [declarations[pattern] for declarations in (patterns, declared) if pattern in declarations]
+    if same_name:  # a pattern and another declaration may have one name: the last in the file counts
+        declared = {**declared, pattern: max(same_name, key=attrgetter("number"))}
+    tokens = declared[pattern].spelled if same_name else ()
+    is_over_all = "over" in tokens and _OVER_ALL in pairwise(tokens)  # it reads all events that have its key
+    event_types = _event_types_with(_key(tokens), declared) if is_over_all else ()
+    pending, used = [pattern, *event_types], dict[str, _Declaration]()
     while pending:
         name = pending.pop()
-        if name in others and name not in meant:
-            meant[name] = others[name]
-            pending += [word for word in others[name].spelled if word in others and word.isidentifier()]
-    in_order = [meant[name] for name in sorted(meant)]
+        if name in declared and name not in used:
+            used[name] = declared[name]
+            pending += [word for word in declared[name].spelled if word in declared and word.isidentifier()]
+    in_order = [used[name] for name in sorted(used)]
     texts = [one.text for one in in_order], [one.earlier_text for one in in_order]
-    now, earlier = (f"[{', '.join(each)}]" if meant else source for each in texts)
-    digest = hashlib.sha256(now.encode()).hexdigest()
-    return digest, digest if now == earlier else hashlib.sha256(earlier.encode()).hexdigest()
+    text, earlier_text = (f"[{', '.join(each)}]" if used else source for each in texts)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return digest, digest if text == earlier_text else hashlib.sha256(earlier_text.encode()).hexdigest()
 
 
 def _key(spelled: Iterable[str]) -> set[str]:
@@ -109,32 +110,32 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
     """Return the patterns of a text and its other named declarations; of two with one name the last."""
     patterns: dict[str, _Declaration] = {}
     others: dict[str, _Declaration] = {}
-    for number, words in enumerate(_declarations(source)):
+    for number, words in enumerate(_named_declarations(source)):
         (patterns if words[0] == "pattern" else others)[words[1]] = _Declaration(number, words[1], words)
     return patterns, others
 
 
-def _declarations(source: str) -> Iterator[list[str]]:
-    """Yield each named declaration of a text with its tokens."""
+def _named_declarations(source: str) -> Iterator[list[str]]:
+    """Yield each named declaration of a text as its tokens: independent of layout and comments, to be hashed."""
     words = spell(source)
-    depth, starts, name_at = 0, [], -1
+    depth, starts, name_index = 0, [], -1  # -1: the last declaration has no name
     for number, word in enumerate(words):
-        deeper = _DEEPER.get(word)
-        if deeper is not None:
-            depth += deeper
-        elif depth == 0 and word in _STARTS and number != name_at and _may_be_name(words[number + 1]):
+        depth_change = _DEPTH_CHANGE.get(word)  # of a bracket
+        if depth_change is not None:
+            depth += depth_change
+        elif depth == 0 and word in _KINDS and number != name_index and _may_be_name(words[number + 1]):
             starts.append(number)
-            name_at = number + 1 if word in _NAMED else -1
+            name_index = number + 1 if word in _NAMED_KINDS else -1  # a name may be spelled like a kind
     for start, end in pairwise([*starts, len(words) - 1]):
-        if words[start] in _NAMED:
-            yield _meant(words[start:end])
+        if words[start] in _NAMED_KINDS:
+            yield _without_changeable_entries(words[start:end])
 
 
 def _may_be_name(word: str) -> bool:
     return word.isidentifier() or word.startswith(f"{TokenKind.STRING} ")
 
 
-def _meant(words: list[str]) -> list[str]:
+def _without_changeable_entries(words: list[str]) -> list[str]:
     """Leave out the entries of a list that may change: they have versions of their own."""
     if words[0] != "list" or words[2:3] != [":"]:
         return words

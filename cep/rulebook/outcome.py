@@ -19,11 +19,11 @@ from cep.nfa.histories import span_ms
 class Outcome:
     """The outcome of one control record.
 
-    applied: the epoch went up by one. ignored: the record is older than the present one, or changes nothing. waiting: a
-    part of a version of a list, until the other parts and the previous version have arrived. refused: set aside with
-    `reason` (and the diagnostics of its pattern). `from_ms` is the event time from which the change applies, `late_ms`
-    the length of the time span whose events were matched without it. `cause` is set if the signatures are invalid
-    (trust.py). `is_conflict`: another change was first (ledger.py).
+    applied: the epoch, which counts a job's changes, went up by one. ignored: the record is older than the present one,
+    or changes nothing. waiting: a part of a version of a list, until the other parts and the previous version have
+    arrived. refused: set aside with `reason` (and the diagnostics of its pattern). `from_ms` is the event time from
+    which the change applies, `late_ms` the length of the time span whose events were matched without it. `cause` is set
+    if the signatures are invalid. `is_conflict`: it was written against a version that another change has replaced.
     """
 
     kind: Literal["applied", "ignored", "waiting", "refused"]
@@ -51,9 +51,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PastReport:
-    """A history whose past was not stored when its rule was added to a running job.
+    """A history (an aggregate such as `count(payment over 1 h)`) whose past events a job had not stored for a new rule.
 
-    Its events are complete from `from_ms` on, its windows from `whole_ms` on. None: never, because it has no window.
+    All events are stored from `from_ms` on, and its windows are complete from `whole_ms` on; None: it has no window.
     """
 
     history: str
@@ -110,10 +110,11 @@ def runs_of_before(version: int, on_update: str, *, carries: bool) -> RunsReport
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """One version in force, waiting for its start, or draining. Times are event time, ms UTC.
+    """One version in force, waiting for its start, or draining (it only finishes its open runs).
 
-    A version that a pause cuts has several: one for each part. `past` has its histories that are not whole from the
-    job's first event on. `runs` says what becomes of the runs of the version before, if the job still has that one.
+    Pauses divide a version into parts with a report each. Event times, ms UTC: a match may start in [`from_ms`,
+    `starts_until_ms`) and goes on with events before `until_ms`. `epoch` is the number of the change in the job. `past`
+    has its histories that lack events since the job's first one. `runs` says how the runs of the version before go on.
     """
 
     rule_id: str
@@ -159,9 +160,10 @@ class RulebookReport:
     """The report of a rulebook that `cep` and the runners print. Counters start at 0 in every process.
 
     `epoch` counts the changes of this job; `content_hash` is the same for every job with the same records, in any
-    order. `last_versions` includes retired rules; `paused` are those paused now or later. `taken` has the last versions
-    of every chain, with their hashes (ledger.py). `places` are the free levels (rulebook.py). `lists_missing` are
-    (name, type of entries) of lists that rules use and that do not exist.
+    order. `last_versions` includes retired rules; `paused` are rules paused now or later. `taken` has the last versions
+    of every rule, pause, snooze and list. A rule that reads events of other rules runs at a later level: there are
+    `levels_count`, and `places` bound the level of a new rule. `lists_missing` are (name, type of entries) of missing
+    lists that rules use. `rule_late_ms` is the sum of the delays of changes that came late.
     """
 
     epoch: int

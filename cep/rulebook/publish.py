@@ -36,7 +36,7 @@ from cep.rulebook.ledger import Ledger, Taken, chain_of, hash_of, item_of
 from cep.rulebook.lists import ListKey, RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import ListReport, Outcome, PastReport
-from cep.rulebook.rulebook import Places, place_among
+from cep.rulebook.rulebook import LevelBounds, level_among
 from cep.rulebook.trust import Signable
 
 
@@ -132,12 +132,14 @@ def approval_problem(record: UpsertRecord) -> str | None:
     return None
 
 
-def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord]) -> tuple[list[ControlRecord], Ledger]:
-    """Return the records of a control topic that a job with this latest status takes, and the ledger after them."""
+def accepted_records(
+    status: Mapping[str, Any] | None, records: Iterable[ControlRecord]
+) -> tuple[list[ControlRecord], Ledger]:
+    """Return the records of a control topic that a job with this status report accepts, and the last versions after."""
     known_status = status or {}
     ledger = Ledger.from_json(known_status.get("taken", {}))
     for rule_id, version in known_status.get("last_versions", {}).items():
-        ledger.take_unsaid(rule_id, version)
+        ledger.take_saved_version(rule_id, version)  # reports of earlier builds have these only
     accepted: list[ControlRecord] = []
     for record in records:
         if isinstance(record, HeartbeatRecord) or refusal(known_status, record) is not None:
@@ -210,18 +212,20 @@ def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
     return None
 
 
-def foreseen_levels(rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema) -> dict[str, str]:
-    """Predict which rules the job will refuse because it has no level for them (rulebook.py), with the reasons."""
+def rules_without_level(
+    rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema
+) -> dict[str, str]:
+    """Predict which rules the job refuses: it has no level for them after the rules whose events they read."""
     if status is None or status.get("places") is None:
         return {}
-    places, levels_count = Places.from_json(status["places"]), status["levels_count"]
+    bounds, levels_count = LevelBounds.from_json(status["places"]), status["levels_count"]
     refused: dict[str, str] = {}
     for rule in rules:
-        level = place_among(rule, places, schema, levels_count)
+        level = level_among(rule, bounds, schema, levels_count)
         if isinstance(level, str):
             refused[rule.rule_id] = level
         else:
-            places = places.joined(Places.of([replace(rule, level=level)]))
+            bounds = bounds.joined(LevelBounds.of([replace(rule, level=level)]))
     return refused
 
 
@@ -319,34 +323,36 @@ def _parts(entries: pa.Array) -> Iterator[pa.Array]:
         yield entries.slice(start, end - start)
 
 
-def pointless_keys(places: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -> list[bytes]:
+def superseded_keys(keyed_records: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -> list[bytes]:
     """Return the keys of list records that a newer, complete replacement made unnecessary, in the topic's order."""
     keys: list[bytes] = []
     by_list: dict[ListKey, list[tuple[bytes, ListRecord]]] = {}
-    for key, record in places:
+    for key, record in keyed_records:
         if isinstance(record, ListRecord):
             by_list.setdefault((record.id, record.of), []).append((key, record))
     for same_list in by_list.values():
         first: dict[int, ListRecord] = {}  # of two changes of one version the first counts
-        parts: dict[int, set[int]] = {}
+        parts: dict[int, set[int]] = {}  # the numbers of the parts that are there
         for _, record in same_list:
             one = first.setdefault(record.version, record)
             is_begun = record.effective_ms is None or record.effective_ms <= now_ms
-            if record.change == "replace" and is_begun and record.whole == one.whole:
+            if (
+                record.change == "replace" and is_begun and record.whole == one.whole
+            ):  # equal hashes: parts of one change
                 parts.setdefault(record.version, set()).add(record.part)
-        whole = [version for version, there in parts.items() if len(there) == first[version].parts]
-        keys += [key for key, record in same_list if record.version < max(whole, default=0)]
+        complete = [version for version, numbers in parts.items() if len(numbers) == first[version].parts]
+        keys += [key for key, record in same_list if record.version < max(complete, default=0)]
     return list(dict.fromkeys(keys))
 
 
-def values_in(change: ListRecord | SnoozeRecord, rules: Iterable[ControlRecord]) -> str | None:
-    """Return the reason why a job with these rules would refuse the values of a change; None if it would not."""
+def refusal_of_values(change: ListRecord | SnoozeRecord, rules: Iterable[ControlRecord]) -> str | None:
+    """Return why a job with these rules refuses a change for its raw values, where rules see tokens; None if not."""
     for record in rules:
         upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
         if not isinstance(upsert, UpsertRecord):
             continue
         if change.id not in (upsert.source if isinstance(change, ListRecord) else upsert.id):
-            continue
+            continue  # its text does not name the list, so that it need not be compiled
         schema = schema_of([upsert])
         pattern = compile_rule(upsert, schema, None)
         if isinstance(pattern, Outcome):

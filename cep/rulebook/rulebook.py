@@ -23,7 +23,7 @@ Keyed state is stored by level. So a version in a job keeps its first level, alt
 removed later. For this reason a reader of derived events is placed as late as possible: its producers find a level
 before it, and after it there is one for each pattern of its text that reads its events. A rule without a free level is
 refused. The initial rules and the order of records decide the levels, not their times, earlier matches, or expired
-versions (`Places`). So a replay of the records refuses the same rules as the job.
+versions (`LevelBounds`). So a replay of the records refuses the same rules as the job.
 Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tests/rulebook/test_levels.py,
 tests/runners/test_produced.py, tests/runners/test_level_changes.py.
 """
@@ -73,14 +73,7 @@ from cep.rulebook.compatible import KeyDomains, compile_rule, raw_entries, raw_k
 from cep.rulebook.completeness import with_completeness
 from cep.rulebook.ledger import Ledger
 from cep.rulebook.lists import RuleLists
-from cep.rulebook.outcome import (
-    OTHER_AUTOMATON,
-    Outcome,
-    Refusal,
-    RulebookReport,
-    RuleReport,
-    incomplete_histories,
-)
+from cep.rulebook.outcome import OTHER_AUTOMATON, Outcome, Refusal, RulebookReport, RuleReport, incomplete_histories
 from cep.rulebook.trust import (
     Signable,
     Trust,
@@ -97,58 +90,60 @@ from cep.rulebook.versions import (
     deployed_rule,
     entry_of,
     inherited_runs,
-    not_overtaken,
+    shadows_not_ended,
     start_of,
-    turned,
-    with_turns,
+    with_pause_change,
+    without_overtaken,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """The levels that new versions may have because of all past versions, by event type.
+class LevelBounds:
+    """By event type, bounds of new rules' levels: read it above `highest_producer`, produce it below `lowest_reader`.
 
-    `made` is the highest level of the type's producers, `read` the lowest of its readers, with a rule at that level.
+    Rules run level by level, and producers of derived events come before their readers. A rule keeps its level, because
+    keyed state is stored by level: all past versions are bounds. `lowest_reader` has a rule at that level, too.
     """
 
-    made: Mapping[str, int]
-    read: Mapping[str, tuple[int, str]]
+    highest_producer: Mapping[str, int]
+    lowest_reader: Mapping[str, tuple[int, str]]
 
     @staticmethod
-    def of(rules: Iterable[DeployedRule]) -> Places:
-        """Collect the places of rules that have their levels."""
-        levels_by_type: dict[str, int] = {}
-        read: dict[str, tuple[int, str]] = {}
+    def of(rules: Iterable[DeployedRule]) -> LevelBounds:
+        """Collect the bounds of rules that have their levels."""
+        producers: dict[str, int] = {}
+        readers: dict[str, tuple[int, str]] = {}
         for rule in rules:
-            level = _level(rule)
+            level = _level_of(rule)
             if rule.pattern.produces is not None:
-                levels_by_type[rule.pattern.produces] = max(level, levels_by_type.get(rule.pattern.produces, 0))
-            for name in _read_by(rule.pattern):
-                read[name] = min((level, rule.rule_id), read.get(name, (level, rule.rule_id)))
-        return Places(levels_by_type, read)
+                producers[rule.pattern.produces] = max(level, producers.get(rule.pattern.produces, 0))
+            for name in _types_read(rule.pattern):
+                readers[name] = min((level, rule.rule_id), readers.get(name, (level, rule.rule_id)))
+        return LevelBounds(producers, readers)
 
-    def joined(self, other: Places) -> Places:
-        made = {name: max(self.made.get(name, 0), other.made.get(name, 0)) for name in {**self.made, **other.made}}
-        read = {**self.read, **other.read}
-        both = self.read.keys() & other.read.keys()
-        return Places(made, {**read, **{name: min(self.read[name], other.read[name]) for name in both}})
+    def joined(self, other: LevelBounds) -> LevelBounds:
+        producers, readers = dict(self.highest_producer), dict(self.lowest_reader)
+        producers |= {name: max(level, producers.get(name, 0)) for name, level in other.highest_producer.items()}
+        readers |= {name: min(reader, readers.get(name, reader)) for name, reader in other.lowest_reader.items()}
+        return LevelBounds(producers, readers)
 
     def to_json(self) -> list[Any]:
-        return [dict(self.made), {name: list(levels) for name, levels in self.read.items()}]
+        readers = {name: [level, rule_id] for name, (level, rule_id) in self.lowest_reader.items()}
+        return [dict(self.highest_producer), readers]
 
     @staticmethod
-    def from_json(data: Sequence[Any]) -> Places:
-        levels_by_type, read = data
-        return Places(dict(levels_by_type), {name: (level, rule_id) for name, (level, rule_id) in read.items()})
+    def from_json(data: Sequence[Any]) -> LevelBounds:
+        producers, readers = data
+        return LevelBounds(dict(producers), {name: (level, rule_id) for name, (level, rule_id) in readers.items()})
 
 
 def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 1) -> list[list[DeployedRule]]:
     """Group rules by level. If a rule has none, all get one of `levels_count`, or of as many as they need."""
     rule_list = list(rules)
     if any(rule.level is None for rule in rule_list):
-        levels = placed(rule_list, schema, max(levels_count, levels_needed(rule_list)))
+        levels = levels_before_matches(rule_list, schema, max(levels_count, levels_needed(rule_list)))
     else:
-        levels = [_level(rule) for rule in rule_list]
+        levels = [_level_of(rule) for rule in rule_list]
     grouped: list[list[DeployedRule]] = [[] for _ in range(max([levels_count - 1, *levels]) + 1)]
     for rule, level in zip(rule_list, levels, strict=True):
         grouped[level].append(rule)
@@ -157,27 +152,27 @@ def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 
 
 def levels_needed(rules: Sequence[DeployedRule]) -> int:
     """Count the levels that the rules need at least."""
-    return max(earliest(rules), default=0) + 1
+    return max(earliest_levels(rules), default=0) + 1
 
 
-def earliest(rules: Sequence[DeployedRule]) -> list[int]:
+def earliest_levels(rules: Sequence[DeployedRule]) -> list[int]:
     """Return the level of each rule directly after the rules that feed it."""
     if all(rule.pattern.produces is None for rule in rules):
         return [0] * len(rules)  # visiting the patterns of thousands of rules takes longer than all the rest
-    levels = levels_of({index: (_read_by(rule.pattern), rule.pattern.produces) for index, rule in enumerate(rules)})
+    levels = levels_of({index: (_types_read(rule.pattern), rule.pattern.produces) for index, rule in enumerate(rules)})
     return [levels[index] for index in range(len(rules))]
 
 
-def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
-    """Assign levels to rules before any match. A rule that reads its own events has no valid level."""
+def levels_before_matches(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
+    """Assign levels to rules before any match. Rules run level by level, producers of derived events before readers."""
     if levels_count == 1:
         return [0] * len(rules)
-    first, last = earliest(rules), levels_count - 1
-    reads = [_read_by(rule.pattern) for rule in rules]
+    last = levels_count - 1
+    reads = [_types_read(rule.pattern) for rule in rules]
     produced = [rule.pattern.produces for rule in rules]
-    latest = [_last(rule, levels_count) for rule in rules]
-    for _ in range(levels_count):
-        least_levels: dict[str, int] = {}
+    latest = [_latest_level(rule, levels_count) for rule in rules]
+    for _ in range(levels_count):  # a chain of producers and readers has at most so many rules
+        least_levels: dict[str, int] = {}  # by event type: the first level with a reader
         for names, level in zip(reads, latest, strict=True):
             for name in names:
                 least_levels[name] = min(level, least_levels.get(name, level))
@@ -187,19 +182,23 @@ def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> 
         ]
     return [
         max(late, early) if early or _is_any_derived(names, schema) else 0
-        for early, late, names in zip(first, latest, reads, strict=True)
-    ]
+        for early, late, names in zip(earliest_levels(rules), latest, reads, strict=True)
+    ]  # a reader is as late as possible, so that producers can still be added before it
 
 
-def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count: int) -> int | str:
-    """Return the level of a new rule, or the reason why it has none. The other rules keep their levels."""
-    produced, names = rule.pattern.produces, _read_by(rule.pattern)
-    first = max((places.made[name] + 1 for name in names if name in places.made), default=0)
+def level_among(rule: DeployedRule, bounds: LevelBounds, schema: Schema, levels_count: int) -> int | str:
+    """Return the level of a new rule, or the reason why it has none. The other rules keep their levels.
+
+    Rules run level by level: producers of derived events (`bounds` has their levels) before their readers.
+    """
+    produced, names = rule.pattern.produces, _types_read(rule.pattern)
+    producers, readers = bounds.highest_producer, bounds.lowest_reader
+    first = max((producers[name] + 1 for name in names if name in producers), default=0)
     if first >= levels_count:
         return _too_deep(levels_count, first + 1)
-    last = max(first, _last(rule, levels_count))
-    if produced is not None and produced in places.read:
-        level, reader = places.read[produced]
+    last = max(first, _latest_level(rule, levels_count))
+    if produced is not None and produced in readers:
+        level, reader = readers[produced]
         last = min(last, level - 1)
         if first > last:
             return (
@@ -207,15 +206,16 @@ def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count
                 f"level {level + 1} of the job's {levels_count}, where its runs are; start a job with both rules and "
                 "more `--levels`, in a new checkpoint folder"
             )
-    return last if first or _is_any_derived(names, schema) else 0
+    reads_derived_events = first > 0 or _is_any_derived(names, schema)
+    return last if reads_derived_events else 0  # as late as possible, so that a producer can still come before it
 
 
-def _last(rule: DeployedRule, levels_count: int) -> int:
+def _latest_level(rule: DeployedRule, levels_count: int) -> int:
     """Return the last level that leaves room for the patterns after the rule."""
     return levels_count - 1 - max(rule.behind, int(rule.pattern.produces is not None))
 
 
-def _level(rule: DeployedRule) -> int:
+def _level_of(rule: DeployedRule) -> int:
     assert rule.level is not None, "it has been put somewhere"
     return rule.level
 
@@ -224,7 +224,7 @@ def _is_any_derived(names: Iterable[str], schema: Schema) -> bool:
     return any(declared is not None and declared.derived for declared in map(schema.event_type, names))
 
 
-def _read_by(pattern: PatternIR) -> tuple[str, ...]:
+def _types_read(pattern: PatternIR) -> tuple[str, ...]:
     past = tuple(history.event_type for history in histories(pattern))
     return (*pattern.event_types, *past)
 
@@ -241,7 +241,7 @@ def _too_deep(levels_count: int, needed: int) -> str:
 # The facts of a rule that its report begins with.
 _REPORTED = RuleReport.__slots__[:8]
 # Versions with one of these are matched; the others only end their predecessor.
-_MATCHING = ("shadow", "live")
+_MATCHING_STATUSES = ("shadow", "live")
 
 
 class Rulebook:
@@ -255,18 +255,18 @@ class Rulebook:
         """Begin without rules. `lists` is the store of the entries of lists, by default in memory."""
         self.lists = RuleLists(lists or ListStore())
         self.schema = schema
-        self.key_domains = key_domains
-        self.levels_count: int | None = None
-        self.places: Places | None = None
-        self.epoch = 0
-        self.rules: dict[str, RuleVersions] = {}
+        self.key_domains = key_domains  # the key fields by which the job routes events; None: any
+        self.levels_count: int | None = None  # a rule of a later level reads events that earlier levels produce
+        self.level_bounds: LevelBounds | None = None  # the levels that a new rule may still have
+        self.epoch = 0  # the number of changes applied so far
+        self.rules: dict[str, RuleVersions] = {}  # by rule id
         self.snoozes = Snoozes()
-        self.ledger = Ledger()
-        self.trust: Trust | None = None
-        self.is_audited = False
-        self.trail = Trail()
-        self._counts: Counter[str] = Counter()
-        self._deployed: tuple[DeployedRule, ...] | None = None
+        self.ledger = Ledger()  # the last versions of every rule and list, with hash, author and reason
+        self.trust: Trust | None = None  # who may sign changes; None: signatures are not checked
+        self.is_audited = False  # changes go into an audit even without `trust`
+        self.trail = Trail()  # the end of the audit written so far
+        self._counts: Counter[str] = Counter()  # of records by outcome, for the report
+        self._deployed: tuple[DeployedRule, ...] | None = None  # cached result of `deployed`
 
     def copy(self) -> Rulebook:
         """Return an equal rulebook that changes on its own. Patterns and records are shared: they never change."""
@@ -302,18 +302,19 @@ class Rulebook:
 
     # -------------------------------------------------------------------------------------------- changes
 
-    def apply(self, record: ControlRecord, seen_ms: int | None, *, is_given: bool = False) -> Outcome:
+    def apply(self, record: ControlRecord, last_event_ms: int | None, *, is_given: bool = False) -> Outcome:
         """Apply one control record. Return its outcome. Raises: StateError if the store of the lists refuses.
 
-        `seen_ms` is the largest event time that has been matched, None before the first event: a change cannot start
-        before or at it, starts right after it instead, and says by how much it is late. Signatures are asked for if the
-        job has signers, but not of a list that is given with its first rules. `refused` and `ignored` leave the rules
-        in force unchanged.
+        `last_event_ms` is the largest event time that has been matched, None before the first event: a change cannot
+        start before or at it, starts right after it instead, and says by how much it is late. If the job has signers
+        (`trust`), signatures are needed, but not for a list that comes with the job's first rules (`is_given`).
         """
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
-        unverified = None if is_given or self.trust is None else self._unverified(record, self.trust.after(seen_ms))
-        outcome = unverified or self.ledger.outcome(record) or self._outcome(record, seen_ms)
+        unverified = (
+            None if is_given or self.trust is None else self._unverified(record, self.trust.after(last_event_ms))
+        )
+        outcome = unverified or self.ledger.outcome(record) or self._outcome(record, last_event_ms)
         if outcome.kind in ("applied", "waiting"):
             signers_version = None if self.trust is None else self.trust.version
             self.ledger.take(record, is_applied=outcome.kind == "applied", signers_version=signers_version)
@@ -324,7 +325,7 @@ class Rulebook:
             self._deployed = None
             is_version = isinstance(record, UpsertRecord | RollbackRecord)
             if is_version and self.levels_count is not None and outcome.from_ms == TIME_MS_MIN:
-                self.place(self.levels_count)  # nothing has a run yet
+                self.assign_levels(self.levels_count)  # of all rules again: none has runs yet, which bind a level
         elif outcome.kind == "refused":
             self.ledger.refuse(record, outcome)
         return outcome
@@ -339,19 +340,19 @@ class Rulebook:
             or reason_against_rollback(record, self.ledger.rolled_back_digest(record), trust)
         )
 
-    def place(self, levels_count: int) -> None:
+    def assign_levels(self, levels_count: int) -> None:
         """Give every version its level of so many, before any match. A later version without a level is refused."""
         self.levels_count, rules = levels_count, [entry.rule for entry in self._entries()]
-        self._take_levels(rules, placed(rules, self.schema, levels_count))
-        self.places = Places.of(entry.rule for entry in self._entries())
+        self._take_levels(rules, levels_before_matches(rules, self.schema, levels_count))
+        self.level_bounds = LevelBounds.of(entry.rule for entry in self._entries())
 
     def keep_levels(self, levels_count: int) -> None:
         """Leave every version of a saved rulebook at the level where its keyed state is."""
         self.levels_count, rules = levels_count, [entry.rule for entry in self._entries()]
         if any(rule.level is None for rule in rules):
-            self._take_levels(rules, earliest(rules))  # as earlier builds had them, which did not save levels
-        if self.places is None:  # nor the places of earlier versions
-            self.places = Places.of(entry.rule for entry in self._entries())
+            self._take_levels(rules, earliest_levels(rules))  # as earlier builds had them, which did not save levels
+        if self.level_bounds is None:  # nor the bounds that earlier versions set
+            self.level_bounds = LevelBounds.of(entry.rule for entry in self._entries())
 
     def forget(self, watermark_ms: int) -> int:
         """Drop every version that can neither start a match nor have an open run at the watermark. Return how many.
@@ -371,31 +372,35 @@ class Rulebook:
         self.lists.forget(watermark_ms)
         return count
 
-    def _outcome(self, record: Any, seen_ms: int | None) -> Outcome:
+    def _outcome(self, record: Any, last_event_ms: int | None) -> Outcome:
+        """Apply a list, snooze or rule change that counts. It starts after the last matched event, `last_event_ms`."""
         if isinstance(record, ListRecord):
-            stored = self.lists.store.get
+            stored_entries = self.lists.store.get
             patterns = [rule.pattern for rule in self.deployed()]
-            return raw_entries(record, patterns, lambda name: stored(name).keys) or self.lists.apply(record, seen_ms)
-        from_ms, late_ms = start_of(record.effective_ms, seen_ms)
+            # Refuse raw values, such as card numbers, where a rule sees tokens (keyed hashes).
+            refusal = raw_entries(record, patterns, lambda name: stored_entries(name).keys)
+            return refusal or self.lists.apply(record, last_event_ms)
+        from_ms, late_ms = start_of(record.effective_ms, last_event_ms)
         if isinstance(record, SnoozeRecord):
             patterns = [rule.pattern for rule in self.deployed() if rule.rule_id == record.id]
-            raw = raw_key(record, patterns, self.schema)
-            outcome = raw or self.ledger.not_newer(record) or self.snoozes.apply(record, from_ms)
+            refusal = raw_key(record, patterns, self.schema)  # of a key whose value is raw
+            outcome = refusal or self.ledger.not_newer(record) or self.snoozes.apply(record, from_ms)
         else:
-            outcome = self.ledger.not_newer(record) or self._change_rule(record, from_ms, seen_ms is not None)
+            outcome = self.ledger.not_newer(record) or self._change_rule(record, from_ms, last_event_ms is not None)
         return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome
 
     def _change_rule(self, record: RuleChange, from_ms: int, has_matched: bool) -> Outcome:
+        """Change a rule's pauses or versions from `from_ms` on. `has_matched`: the job has matched events already."""
         if record.id not in self.rules and len(self.rules) >= RULES_MAX:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         versions = self.rules.get(record.id, RuleVersions())
         if isinstance(record, PauseRecord | ResumeRecord):
-            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX
+            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # at first, many come at once
             if len(versions.pauses) >= limit:
                 return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit")
-            pauses = turned(versions.pauses, from_ms, is_paused=isinstance(record, PauseRecord))
+            pauses = with_pause_change(versions.pauses, from_ms, is_paused=isinstance(record, PauseRecord))
             outcome, versions = Outcome("applied"), replace(versions, pauses=pauses)
-            if not any(self.ledger.versions(record.id)):
+            if not any(self.ledger.versions(record.id)):  # no version of the rule, live or shadow, has come yet
                 outcome = Outcome("waiting", _lacking_rule(record.id))
         else:
             upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
@@ -415,34 +420,36 @@ class Rulebook:
             return Outcome(
                 "refused", f"{changes_count} older versions still wait or drain; retire the rule first"
             ), versions
-        entry, note = None, ""
+        entry, note = None, ""  # without an entry, as for a retirement, the change only ends the previous version
         if isinstance(record, UpsertRecord):
             compiled = compile_rule(record, self.schema, self.key_domains)
             if isinstance(compiled, Outcome):
                 return compiled, versions
-            raw = raw_lists(compiled, self.lists.timelines())
-            if raw is not None:
-                return raw, versions
-            if record.status in _MATCHING:
+            refusal = raw_lists(compiled, self.lists.timelines())  # raw values where rules see tokens (keyed hashes)
+            if refusal is not None:
+                return refusal, versions
+            if record.status in _MATCHING_STATUSES:
                 rule = self._with_level(deployed_rule(record, compiled, self.epoch + 1), from_ms)
                 if isinstance(rule, str):
                     return Outcome("refused", rule), versions
                 entry = entry_of(record, rule)
-                if has_matched:
-                    entry, note = self._with_past(entry, from_ms)
-        drops = entry is None or entry.record.on_update == "restart"
-        changes = with_turns(
-            (*(versions.shadow if is_shadow else versions.live), Change(record.version, from_ms, drops, entry))
+                if has_matched:  # events before the rule may not be stored
+                    entry, note = self._with_completeness(entry, from_ms)
+        drops_runs = entry is None or entry.record.on_update == "restart"
+        earlier, change = (
+            versions.shadow if is_shadow else versions.live,
+            Change(record.version, from_ms, drops_runs, entry),
         )
-        if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:
-            entry, note = self._carrying(changes[-2].entry, entry, note)
+        changes = without_overtaken((*earlier, change))
+        if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:  # take over its open runs
+            entry, note = self._with_carried_runs(changes[-2].entry, entry, note)
             changes = (*changes[:-1], replace(changes[-1], entry=entry))
-        if entry is not None and self.places is not None:
-            self.places = self.places.joined(Places.of([entry.rule]))
+        if entry is not None and self.level_bounds is not None:
+            self.level_bounds = self.level_bounds.joined(LevelBounds.of([entry.rule]))
         if is_shadow:
             versions = replace(versions, shadow=changes)
         else:
-            versions = replace(versions, live=changes, shadow=not_overtaken(versions.shadow, changes[-1]))
+            versions = replace(versions, live=changes, shadow=shadows_not_ended(versions.shadow, changes[-1]))
         return Outcome("applied", note), versions
 
     def _entries(self) -> list[Entry]:
@@ -456,30 +463,33 @@ class Rulebook:
                 self.rules[name] = versions.at_levels(levels)
 
     def _with_level(self, rule: DeployedRule, from_ms: int) -> DeployedRule | str:
-        """Return a rule with its level, or why it has none. A rule without a start comes before any match."""
-        if self.levels_count is None or self.places is None:
-            return rule
-        if from_ms == TIME_MS_MIN:  # the other rules are placed again, too
+        """Return a rule with its level, or why it has none. A level reads the events that earlier levels produce."""
+        if self.levels_count is None or self.level_bounds is None:
+            return rule  # `assign_levels` gives all rules their levels at the job's start
+        if from_ms == TIME_MS_MIN:  # no event is matched yet, so the other rules may change their levels, too
             rules = [*(entry.rule for entry in self._entries()), rule]
             needed = levels_needed(rules)
             if needed > self.levels_count:
                 return _too_deep(self.levels_count, needed)
-            return replace(rule, level=placed(rules, self.schema, self.levels_count)[-1])
-        level = place_among(rule, self.places, self.schema, self.levels_count)
+            return replace(
+                rule, level=levels_before_matches(rules, self.schema, self.levels_count)[-1]
+            )  # of the new one
+        level = level_among(rule, self.level_bounds, self.schema, self.levels_count)
         return level if isinstance(level, str) else replace(rule, level=level)
 
-    def _with_past(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:
+    def _with_completeness(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:
         """Note from when the input of a new version is complete. Return it, and a sentence about incomplete input."""
         if not entry.needs and all(event_type.retain_ms is None for event_type in self.schema.event_types):
             return entry, ""
         rules, new = self._entries(), entry.rule
-        (level,) = (some for some in by_level([*(other.rule for other in rules), new], self.schema) if new in some)
-        beside = {other.identity for other in level if other.pattern.key == entry.rule.pattern.key}
-        there = [(other.rule, other.needs) for other in rules if other.rule.identity in beside]
-        rule = with_completeness(entry.rule, entry.needs, from_ms, there, self.schema)
+        levels = by_level([*(other.rule for other in rules), new], self.schema)
+        (level,) = (level_rules for level_rules in levels if new in level_rules)
+        same_key = {other.identity for other in level if other.pattern.key == entry.rule.pattern.key}
+        neighbours = [(other.rule, other.needs) for other in rules if other.rule.identity in same_key]
+        rule = with_completeness(entry.rule, entry.needs, from_ms, neighbours, self.schema)
         return replace(entry, rule=rule), "; ".join(report.text for report in incomplete_histories(rule))
 
-    def _carrying(self, before: Entry | None, entry: Entry, note: str) -> tuple[Entry, str]:
+    def _with_carried_runs(self, before: Entry | None, entry: Entry, note: str) -> tuple[Entry, str]:
         """Say whose runs the version takes over. Return it, and a note if it may take over none."""
         if before is None:
             return entry, note
@@ -529,6 +539,7 @@ class Rulebook:
         return min([self.snoozes.forget_ms, self.lists.forget_ms, *times])
 
     def report(self) -> RulebookReport:
+        """Report the rules, snoozes and lists. A rule that has pauses but no version is reported as refused."""
         inherited = {
             (name, version): runs
             for name, versions in self.rules.items()
@@ -537,7 +548,7 @@ class Rulebook:
         }
         list_keys = asked_lists(rule.pattern for rule in self.deployed())
         last_versions = {name: max(self.ledger.versions(name)) for name in sorted(self.rules)}
-        waiting = [name for name, version in last_versions.items() if not version]
+        only_paused = [self._last_versions(name) for name, version in last_versions.items() if not version]
         return RulebookReport(
             epoch=self.epoch,
             content_hash=self.content_hash,
@@ -555,14 +566,14 @@ class Rulebook:
             snooze_versions=self._snooze_versions(),
             refused=(
                 *(self.ledger.refusals[name] for name in sorted(self.ledger.refusals)),
-                *(Refusal(name, self._last_versions(name)[3], _lacking_rule(name)) for name in waiting),
+                *(Refusal(rule_id, pause, _lacking_rule(rule_id)) for rule_id, _, _, pause in only_paused),
                 *self.ledger.unverified.values(),
             ),
             lists=self.lists.report(),
             lists_missing=tuple(sorted(list_keys - self.lists.timelines().keys())),
             taken=self.ledger.report(),
             levels_count=self.levels_count,
-            places=None if self.places is None else self.places.to_json(),
+            places=None if self.level_bounds is None else self.level_bounds.to_json(),
             applied_count=self._counts["applied"],
             ignored_count=self._counts["ignored"],
             refused_count=self._counts["refused"],

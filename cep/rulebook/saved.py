@@ -40,7 +40,7 @@ from cep.rulebook.compatible import KeyDomains, compile_rule
 from cep.rulebook.ledger import Ledger
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal
-from cep.rulebook.rulebook import Places, Rulebook
+from cep.rulebook.rulebook import LevelBounds, Rulebook
 from cep.rulebook.trust import snooze_line
 from cep.rulebook.versions import Change, RuleVersions, Snoozes, deployed_rule, entry_of
 
@@ -87,8 +87,8 @@ def save(book: Rulebook) -> Saved:
     }
     if book.trail != Trail():
         index["audit"] = book.trail.to_json()
-    if book.places is not None:
-        index["places"] = book.places.to_json()
+    if book.level_bounds is not None:
+        index["places"] = book.level_bounds.to_json()
     return Saved(first.encode() + _json(index).removeprefix(b"{"), records)
 
 
@@ -134,7 +134,7 @@ def restore(
         book.snoozes = Snoozes.from_json(saved_index["snoozes"])
         book.lists = RuleLists.from_json(saved_index.get("lists", []), book.lists.store)
         book.trail = Trail.from_json(saved_index["audit"]) if "audit" in saved_index else Trail()
-        book.places = Places.from_json(saved_index["places"]) if "places" in saved_index else None
+        book.level_bounds = LevelBounds.from_json(saved_index["places"]) if "places" in saved_index else None
         for name, rule in saved_index["rules"].items():
             book.rules[name] = RuleVersions(
                 tuple(_change(book, saved, record_of) for saved in rule["live"]),
@@ -163,17 +163,17 @@ def rulebook_from_bytes(
 
 def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes]) -> Change:
     """Restore one change of a rule; a version that does not compile any more becomes a refusal."""
-    version, from_ms, drops, entry, *settled = saved
-    if entry is None:
-        return Change(version, from_ms, drops, None, *settled)
-    digest, epoch, carries, *times = entry
+    version, from_ms, drops_runs, entry, *final_times = saved  # of its end, if the watermark has passed it
+    if entry is None:  # a retirement
+        return Change(version, from_ms, drops_runs, None, *final_times)
+    digest, epoch, carries, *times = entry  # `carries`: the version whose open runs it takes over
     record, problems = parse_control(record_of(digest))
     if not isinstance(record, UpsertRecord):
         raise ValueError("; ".join(str(problem) for problem in problems) or "not an upsert")  # noqa: TRY004 of bytes
     compiled = compile_rule(record, book.schema, book.key_domains)
     if isinstance(compiled, Outcome):
         book.ledger.set_aside(Refusal(record.id, record.version, compiled.full_reason))
-        return Change(version, from_ms, drops, None, *settled)
+        return Change(version, from_ms, drops_runs, None, *final_times)
     complete_ms, unfolded_ms, level = (*times, None, None, None)[:3]  # earlier builds did not save all of them
     rule = replace(
         deployed_rule(record, compiled, epoch),
@@ -181,12 +181,12 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
         unfolded_ms=tuple(unfolded_ms or ()),
         level=level,
     )
-    return Change(version, from_ms, drops, entry_of(record, rule, carries), *settled)
+    return Change(version, from_ms, drops_runs, entry_of(record, rule, carries), *final_times)
 
 
 def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
-    """Convert the index of a build before 0.3 to today's form: it stored versions of rules and snoozes separately."""
-    accepted = index.get("accepted") or {}
+    """Convert the index of a build before 0.3, which saved the last versions of each kind of change separately."""
+    accepted = index.get("accepted") or {}  # the last signed changes
     taken = dict(index.get("taken", {}))
     for name, rule in index["rules"].items():
         live = rule["versions"][0]
@@ -194,13 +194,13 @@ def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
     ledger = Ledger.from_json({name: chain for name, chain in taken.items() if chain})
     for name, rule in index["rules"].items():
         live, shadow, pause = rule["versions"]
-        ledger.take_unsaid(name, live)
-        ledger.take_unsaid(f"{name}/shadow", shadow if shadow > live else 0)
-        ledger.take_unsaid(f"{name}/pause", pause)
+        ledger.take_saved_version(name, live)
+        ledger.take_saved_version(f"{name}/shadow", shadow if shadow > live else 0)
+        ledger.take_saved_version(f"{name}/pause", pause)
     for rule_id, key, version, _ in index["snoozes"]:
-        ledger.take_unsaid(snooze_line(rule_id, key), version)
+        ledger.take_saved_version(snooze_line(rule_id, key), version)
     for line, (version, digest) in accepted.get("last", {}).items():
-        ledger.take_unsaid(line, version, signed=digest)
+        ledger.take_saved_version(line, version, signed=digest)
     return {**index, **accepted, "format": FORMAT, "ledger": orjson.loads(ledger.data)}
 
 

@@ -83,6 +83,8 @@ class _People(_Strict):
 
 
 class _Signer(_Strict):
+    """A person of the signers file: the public key, and which changes of which rules they may sign or approve."""
+
     name: _Text
     key: Annotated[str, Field(pattern=r"^ed25519:[0-9a-f]{64}$")]
     may: Annotated[list[Literal["author", "approve"]], Field(min_length=1, max_length=2)]
@@ -92,7 +94,7 @@ class _Signer(_Strict):
     events: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] = ["*"]
     priority_min: Annotated[int, Field(ge=0, le=RULE_PRIORITY_MAX)] = 0
     expires: date | None = None
-    only: (
+    only: (  # hashes of the records for which a withdrawn key still counts
         Annotated[list[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]], Field(max_length=SIGNED_LINES_MAX)] | None
     ) = None
 
@@ -293,7 +295,8 @@ _VERSION = re.compile(r"^version\s*=\s*\d+", re.MULTILINE)
 def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
     """Withdraw a person's key in the signers file, and sign the file again with the next version.
 
-    Returns: the new signers, and the hashes of the records for which the key counts. Raises: UsageError.
+    The key still counts for the records that it has signed so far: `only` has their hashes. Returns: the new signers,
+    and these hashes. Raises: UsageError.
     """
     read_trust(path, root.public)  # the file must be signed already
     text = _bytes(path).decode()
@@ -325,7 +328,7 @@ def _signed_digests(folder: Path, key: str) -> list[str]:
 
 
 def _with_only(text: str, key: str, only: list[str]) -> str | None:
-    """Add `only` to the table of a key in a TOML text; None if no table has the key."""
+    """Limit a key to records with the hashes `only`, in its table of a TOML text; None if no table has the key."""
     for header in _HEADER.finditer(text):
         following = _TABLE.search(text, header.end())
         end = len(text) if following is None else following.start()

@@ -138,10 +138,7 @@ def suppress_alerts(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[
     if goes_out.all():
         return Suppression(alerts, NO_ALERTS, (), fired)
     return Suppression(
-        alerts.filter(pa.array(goes_out)),
-        alerts.filter(pa.array(~goes_out)),
-        tuple(reasons[~goes_out].tolist()),
-        fired,
+        alerts.filter(pa.array(goes_out)), alerts.filter(pa.array(~goes_out)), tuple(reasons[~goes_out].tolist()), fired
     )
 
 
@@ -149,11 +146,11 @@ def _exclude_and_suppress(
     alerts: pa.Table, detected_ms: np.ndarray, reasons: np.ndarray, policies: Policies,
     memory: Mapping[tuple[str, str], LastAlert],
 ) -> Fired:  # fmt: skip
+    """Write EXCLUDED or SUPPRESSED into `reasons`, where "" is an alert that goes out. Return the new last alerts."""
     rules = alerts["rule_id"].to_pylist() if policies.versions else []
     versions = alerts["version"].to_pylist() if policies.versions else []
-    rows = [
-        n for n, place in enumerate(zip(rules, versions, strict=True)) if place in policies.versions and not reasons[n]
-    ]
+    rule_versions = enumerate(zip(rules, versions, strict=True))
+    rows = [row for row, rule_version in rule_versions if rule_version in policies.versions and not reasons[row]]
     fired: Fired = {}
     if not rows:
         return fired
@@ -162,23 +159,23 @@ def _exclude_and_suppress(
         (detected_ms[row], alert["priority"], rules[row], versions[row], alert["alert_id"], row, alert)
         for row, alert in zip(rows, read.take(pa.array(rows)).to_pylist(), strict=True)
     )
-    taken_slots: set[tuple[str, int, str]] = set()
+    fired_groups: set[tuple[str, int, str]] = set()  # an exclusive group with the event on which one of it fired
     for *_, row, alert in ordered:
         group, suppress_ms = policies.versions[rules[row], versions[row]]
-        time_ms, place = int(detected_ms[row]), (rules[row], alert["key"])
-        slot = (group or "", time_ms, alert["events"][-1]["event_id"])
-        if group is not None and slot in taken_slots:
+        time_ms, rule_key = int(detected_ms[row]), (rules[row], alert["key"])
+        group_event = (group or "", time_ms, alert["events"][-1]["event_id"])
+        if group is not None and group_event in fired_groups:
             reasons[row] = EXCLUDED
             continue
-        taken_slots.add(slot)
-        last_ms, for_ms, last_rank, last_value = fired.get(place) or memory.get(place, (0, 0, 0, NO_MEASURE))
+        fired_groups.add(group_event)
+        last_ms, for_ms, last_rank, last_value = fired.get(rule_key) or memory.get(rule_key, (0, 0, 0, NO_MEASURE))
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
-        is_suppressed = time_ms < last_ms + min(suppress_ms, for_ms)
+        is_suppressed = time_ms < last_ms + min(suppress_ms, for_ms)  # `suppress` of this version and the last alert's
         if is_suppressed and rank <= last_rank and value <= last_value:
             reasons[row] = SUPPRESSED
         elif suppress_ms:
-            fired[place] = (time_ms, suppress_ms, rank, max(value, last_value) if is_suppressed else value)
+            fired[rule_key] = (time_ms, suppress_ms, rank, max(value, last_value) if is_suppressed else value)
     return fired
 
 
@@ -242,17 +239,18 @@ class LastAlerts:
         heapify(self._over)
 
     def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
-        """Set entries; None removes an entry. `changed` returns the opposite changes."""
-        for rule_key, times in entries.items():
+        """Set the last alert of each rule and key; None removes it. Remember the previous values for `changed`."""
+        for rule_key, entry in entries.items():
             before = self.last.get(rule_key)
             self._before.setdefault(rule_key, before)
-            if is_mark(rule_key[0]):
-                self.marks_count += (times is not None) - (before is not None)
-            if times is None:
+            if is_mark(rule_key[0]):  # no alert: a key whose events were flawed is stored here, too
+                self.marks_count += (entry is not None) - (before is not None)
+            if entry is None:
                 self.last.pop(rule_key, None)
             else:
-                self.last[rule_key] = times
-                heappush(self._over, (times[0] + times[1], rule_key, times[0]))
+                self.last[rule_key] = entry
+                time_ms, suppress_ms, *_ = entry
+                heappush(self._over, (time_ms + suppress_ms, rule_key, time_ms))
 
     def forget(self, before_ms: int) -> int:
         """Drop some entries that are over at `before_ms`. Return how many more went because of FIRED_MAX."""

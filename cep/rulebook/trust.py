@@ -113,7 +113,7 @@ def body_hash(record: Signable) -> str:
 
 
 def statement(record: Signable, signed: Signed, role: Role) -> bytes:
-    """Build the text that `role` signs. `signed` has the rule set, the past and the author's key."""
+    """Build the text that `role` signs. `signed` has the rule set, the author's key, and the version changed by it."""
     is_rule = isinstance(record, UpsertRecord | RollbackRecord)
     values: dict[str, Any] = {
         "what": _FORMAT,
@@ -121,9 +121,9 @@ def statement(record: Signable, signed: Signed, role: Role) -> bytes:
         "author": signed.author.key,
         "rule_set": signed.rule_set,
         "kind": record.kind,
-        "line": line_of(record),
+        "line": line_of(record),  # its rule, pause, snooze or list: versions count up in each
         "version": record.version,
-        "meaning": digest_of(record) if is_rule else None,
+        "meaning": digest_of(record) if is_rule else None,  # independent of layout and comments
         "record": body_hash(record),
         "previous": [signed.previous_version, signed.previous],
     }
@@ -278,9 +278,9 @@ class Trust:
         ended = [signer.key for signer in self.signers if signer.expires is not None and signer.only is not None]
         return " ".join([self.file_digest, *ended])
 
-    def after(self, seen_ms: int | None) -> Trust:
-        """Return the trust with the keys that have expired by `seen_ms`: event time, so that a replay agrees."""
-        day = "" if seen_ms is None else utc_text(seen_ms)[:10]
+    def after(self, last_event_ms: int | None) -> Trust:
+        """Return the trust with the keys that have expired by `last_event_ms`: event time, so that a replay agrees."""
+        day = "" if last_event_ms is None else utc_text(last_event_ms)[:10]
         signers = tuple(
             replace(signer, only=()) if signer.only is None and (signer.expires or day) < day else signer
             for signer in self.signers
@@ -353,9 +353,9 @@ def reason_against_signers(trust: Trust, taken_version: int) -> Outcome | None:
     )
 
 
-def reason_against_rollback(record: Signable, rolled_back: str, trust: Trust) -> Outcome | None:
-    """Refuse a rollback to a text that the job has not had and that is not signed itself (step 7); None for others."""
-    if not isinstance(record, RollbackRecord) or content_hash(record.rule) == rolled_back:
+def reason_against_rollback(record: Signable, rolled_back_hash: str, trust: Trust) -> Outcome | None:
+    """Refuse a rollback to a rule that is not the version with this hash, and not signed itself; None for others."""
+    if not isinstance(record, RollbackRecord) or content_hash(record.rule) == rolled_back_hash:
         return None
     refusal = reason_against(record.rule, trust)
     if refusal is None:

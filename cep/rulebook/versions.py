@@ -26,7 +26,7 @@ from cep.base.limits import SNOOZES_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.lang.ir import PatternIR
 from cep.model.rule import SnoozeRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule, RuleIdentity
-from cep.rulebook.compatible import patterns_behind
+from cep.rulebook.compatible import chain_lengths_after
 from cep.rulebook.completeness import Need, needs_of
 from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.outcome import Outcome, RunsReport, SnoozeReport, runs_of_before
@@ -36,11 +36,12 @@ Spans = tuple[tuple[int, int], ...]  # [from_ms, until_ms) in order; the last on
 
 @dataclass(frozen=True)  # without slots: it remembers its bytes
 class Entry:
-    """A version of a rule that matches: its record (to save it) and its rule (to run it), without its interval.
+    """A version of a rule that matches events: its record (to save it) and its rule (to run it).
 
     `data` is the record as JSON and `digest` its SHA-256, computed when the rulebook is saved: a record carries the
-    whole text of its file, and there may be thousands. `carries`: its automaton equals the automaton of the version
-    that it names, so that it may take over the runs of that version. `needs` are the needs of its histories.
+    whole text of its file, and there may be thousands. `carries` is the number of the earlier version whose open runs
+    it may take over, because both have the same automaton; 0: none. `needs` are the past events that its histories
+    (aggregates over past events) read. The times at which it is in force depend on other versions: see RuleVersions.
     """
 
     record: UpsertRecord
@@ -61,17 +62,17 @@ class Entry:
 class Change:
     """A version that starts at `from_ms`. Without an entry it only ends the previous one: retired, a draft, forgotten.
 
-    `drops`: earlier versions see no events from then on; otherwise they finish their runs. The other fields are settled
-    times: the end of its own starts, the end of its events, and the pause after which it resumed.
+    `drops_runs`: earlier versions see no events from then on; otherwise they finish their runs. The last three
+    times depend on later changes and pauses; the watermark has passed them if they are set, so that they are final.
     """
 
     version: int
     from_ms: int
-    drops: bool
+    drops_runs: bool
     entry: Entry | None
-    closed_ms: int = TIME_MS_MAX
-    ended_ms: int = TIME_MS_MAX
-    resumed_ms: int | None = None
+    starts_until_ms: int = TIME_MS_MAX  # it starts no matches from then on
+    until_ms: int = TIME_MS_MAX  # it sees no events from then on, and its runs are dropped
+    resumed_ms: int | None = None  # the end of its last pause
 
     def to_json(self) -> list[Any]:
         """Return the change for saved.py, with the entry by the hash of its record."""
@@ -79,16 +80,17 @@ class Change:
         record: list[Any] | None = None
         if entry is not None:
             rule = entry.rule
-            times: list[Any] = [rule.complete_ms, rule.unfolded_ms]
+            last_facts: list[Any] = [rule.complete_ms, rule.unfolded_ms]  # since when its past events are complete
             if rule.level is not None:
-                times.append(rule.level)
-            elif not any(times):
-                times = []
-            record = [entry.digest, rule.epoch, entry.carries, *times]
-        return [self.version, self.from_ms, self.drops, record, self.closed_ms, self.ended_ms, self.resumed_ms]
+                last_facts.append(rule.level)
+            elif not any(last_facts):  # left out, as by earlier builds
+                last_facts = []
+            record = [entry.digest, rule.epoch, entry.carries, *last_facts]  # `carries`: the version whose runs go on
+        times = [self.starts_until_ms, self.until_ms, self.resumed_ms]
+        return [self.version, self.from_ms, self.drops_runs, record, *times]
 
 
-def turned(pauses: Spans, change_ms: int, *, is_paused: bool) -> Spans:
+def with_pause_change(pauses: Spans, change_ms: int, *, is_paused: bool) -> Spans:
     """Pause or resume a rule from `change_ms` on, replacing any plan for later. Return its pauses."""
     spans = [(start, min(end, change_ms)) for start, end in pauses if start < change_ms]
     if is_paused and spans and spans[-1][1] == change_ms:
@@ -98,56 +100,57 @@ def turned(pauses: Spans, change_ms: int, *, is_paused: bool) -> Spans:
     return tuple(spans)
 
 
-def start_of(effective_ms: int | None, seen_ms: int | None) -> tuple[int, int]:
+def start_of(effective_ms: int | None, last_event_ms: int | None) -> tuple[int, int]:
     """(from_ms, late_ms) of a change. Without a time it means as early as can be: since ever, if nothing was seen."""
-    if seen_ms is None:
+    if last_event_ms is None:
         return (TIME_MS_MIN if effective_ms is None else effective_ms), 0
-    first_ms = seen_ms + 1
+    first_ms = last_event_ms + 1
     if effective_ms is None:
         return first_ms, 0
     return max(effective_ms, first_ms), max(0, first_ms - effective_ms)
 
 
-def with_turns(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Sort the changes by version. Leave out changes whose turn a higher version takes."""
-    with_turn: list[Change] = []
+def without_overtaken(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Sort the changes by version. Leave out changes that a higher version overtakes: it starts no later than they."""
+    remaining: list[Change] = []
     for change in sorted(changes, key=lambda c: c.version, reverse=True):
-        if not with_turn or change.from_ms < with_turn[-1].from_ms:
-            with_turn.append(change)
-    return tuple(reversed(with_turn))
+        if not remaining or change.from_ms < remaining[-1].from_ms:
+            remaining.append(change)
+    return tuple(reversed(remaining))
 
 
-def not_overtaken(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...]:
-    """Leave out the shadows whose whole turn a live change takes: older ones that start no sooner.
+def shadows_not_ended(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...]:
+    """Leave out the shadow versions that a live change ends before they start: older ones that start no sooner.
 
     They go when the change comes. The change may be forgotten before they would start: nothing of a retirement goes on.
     """
     return tuple(c for c in shadows if c.version > ender.version or c.from_ms < ender.from_ms)
 
 
-def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
-    """Yield each version that matches with its interval. Pauses are ignored.
+def timed_rules(changes: Sequence[Change], live: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
+    """Yield each version that matches events with its interval: when it starts matches, and until when it sees events.
 
-    `changes` are in order; `enders` are changes of another track (live or shadow): higher versions there end these too,
-    including all their events, unless a still higher change here has started.
+    `changes` are in order. If they are in shadow, `live` are the live ones: a higher live version ends a shadow version
+    and its runs, unless a still higher shadow version has started. Pauses are ignored.
     """
     for number, change in enumerate(changes):
         if change.entry is None:
             continue
         later = changes[number + 1 :]
-        above = [e.from_ms for e in enders if e.version > change.version and not _is_overtaken(e, later)]
-        closed_ms = min([change.closed_ms, *(c.from_ms for c in later[:1]), *above])
-        ended_ms = min([change.ended_ms, *(c.from_ms for c in later if c.drops), *above])
+        live_ends = [e.from_ms for e in live if e.version > change.version and not _is_overtaken(e, later)]
+        starts_until_ms = min([change.starts_until_ms, *(c.from_ms for c in later[:1]), *live_ends])
+        until_ms = min([change.until_ms, *(c.from_ms for c in later if c.drops_runs), *live_ends])
         from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms
-        if from_ms >= closed_ms:
+        if from_ms >= starts_until_ms:
             continue
-        last = changes[number - 1].version if number else 0
-        carries = change.entry.carries if change.entry.carries == last and change.resumed_ms is None else 0
+        previous = changes[number - 1].version if number else 0
+        takes_over_runs = change.entry.carries == previous and change.resumed_ms is None  # a pause drops all runs
+        carries = previous if takes_over_runs else 0  # the version whose runs it takes over
         rule, resumed_ms = change.entry.rule, change.resumed_ms
         before = (rule.from_ms, rule.starts_until_ms, rule.until_ms, rule.resumed_ms, rule.carries)
-        if before != (from_ms, closed_ms, ended_ms, resumed_ms, carries):
+        if before != (from_ms, starts_until_ms, until_ms, resumed_ms, carries):
             rule = replace(
-                rule, from_ms=from_ms, starts_until_ms=closed_ms, until_ms=ended_ms, resumed_ms=resumed_ms,
+                rule, from_ms=from_ms, starts_until_ms=starts_until_ms, until_ms=until_ms, resumed_ms=resumed_ms,
                 carries=carries,
             )  # fmt: skip
         yield change, rule
@@ -165,40 +168,40 @@ def _is_overtaken(ender: Change, later: Sequence[Change]) -> bool:
     return any(change.version > ender.version and change.from_ms <= ender.from_ms for change in later)
 
 
-def parts(rule: DeployedRule, spans: Spans) -> Iterator[DeployedRule]:
+def parts(rule: DeployedRule, pauses: Spans) -> Iterator[DeployedRule]:
     """Divide a version at its pauses. Each part ends, with its runs, where the next pause begins."""
-    for start_ms, end_ms in spans:
-        if start_ms > rule.from_ms:
+    for pause_ms, resumed_ms in pauses:
+        if pause_ms > rule.from_ms:  # it starts no matches and sees no events from the pause on
             yield replace(
-                rule, starts_until_ms=min(rule.starts_until_ms, start_ms), until_ms=min(rule.until_ms, start_ms)
+                rule, starts_until_ms=min(rule.starts_until_ms, pause_ms), until_ms=min(rule.until_ms, pause_ms)
             )
-        if end_ms > rule.from_ms:
-            rule = replace(rule, from_ms=end_ms, resumed_ms=end_ms, carries=0)
+        if resumed_ms > rule.from_ms:
+            rule = replace(rule, from_ms=resumed_ms, resumed_ms=resumed_ms, carries=0)  # it takes over no runs
         if rule.from_ms >= rule.starts_until_ms:
             return
     yield rule
 
 
-def settled(changes: Sequence[Change], enders: Sequence[Change], over: Spans, watermark_ms: int) -> tuple[Change, ...]:
-    """Write the times that the watermark has made final into the changes. Drop finished changes.
+def settled(changes: Sequence[Change], live: Sequence[Change], pauses: Spans, watermark_ms: int) -> tuple[Change, ...]:
+    """Write the times that the watermark has passed into the changes of a rule, for they are final. Drop finished ones.
 
-    A change is finished when its version can neither start a match nor have a live run, and its effect on earlier
-    versions has happened. `over` are the finished pauses.
+    A change is finished when its version can neither start a match nor have an open run, and it has ended earlier
+    versions. `live` are the live changes if these are in shadow, which they end. `pauses` are pauses that are over.
     """
-    rules = {change.version: rule for change, rule in rules_of(changes, enders)}
+    rules = {change.version: rule for change, rule in timed_rules(changes, live)}
     remaining: list[Change] = []
     for change in changes:
         rule = rules.get(change.version)
-        if rule is None or end_of(rule) <= watermark_ms:
-            if change.from_ms > watermark_ms:
+        if rule is None or end_of(rule) <= watermark_ms:  # it matches nothing any more, or never does, as a retirement
+            if change.from_ms > watermark_ms:  # it is still to end earlier versions
                 remaining.append(change)
             continue
-        resumed_ms = max((end for _, end in over if end > rule.from_ms), default=change.resumed_ms)
+        resumed_ms = max((end for _, end in pauses if end > rule.from_ms), default=change.resumed_ms)
         if resumed_ms is not None and resumed_ms >= rule.starts_until_ms:
-            continue  # a version that a pause has ended drained nothing, and its successor has taken over
-        closed_ms = rule.starts_until_ms if rule.starts_until_ms <= watermark_ms else change.closed_ms
-        ended_ms = rule.until_ms if rule.until_ms <= watermark_ms else change.ended_ms
-        remaining.append(replace(change, closed_ms=closed_ms, ended_ms=ended_ms, resumed_ms=resumed_ms))
+            continue  # the pause dropped its runs, and when it was over, the next version had begun
+        starts_until_ms = rule.starts_until_ms if rule.starts_until_ms <= watermark_ms else change.starts_until_ms
+        until_ms = rule.until_ms if rule.until_ms <= watermark_ms else change.until_ms
+        remaining.append(replace(change, starts_until_ms=starts_until_ms, until_ms=until_ms, resumed_ms=resumed_ms))
     return tuple(remaining)
 
 
@@ -231,7 +234,7 @@ class RuleVersions:
     @cached_property
     def whole(self) -> tuple[DeployedRule, ...]:
         """Every version that matches, pauses not counted."""
-        return tuple(rule for _, rule in (*rules_of(self.live), *rules_of(self.shadow, self.live)))
+        return tuple(rule for _, rule in (*timed_rules(self.live), *timed_rules(self.shadow, self.live)))
 
     @cached_property
     def rules(self) -> tuple[DeployedRule, ...]:
@@ -265,11 +268,11 @@ class RuleVersions:
 
     def settled(self, watermark_ms: int) -> RuleVersions:
         """Return the same without the versions and pauses that are over at the watermark."""
-        over = tuple(span for span in self.pauses if span[1] <= watermark_ms)
-        # A version in shadow is ended by a live one, also by one that goes now.
-        shadow = settled(self.shadow, self.live, over, watermark_ms)
-        live = settled(self.live, (), over, watermark_ms)
-        return replace(self, live=live, shadow=shadow, pauses=self.pauses[len(over) :])
+        over_pauses = tuple(span for span in self.pauses if span[1] <= watermark_ms)
+        # A live version ends versions in shadow, even if it is dropped now itself.
+        shadow = settled(self.shadow, self.live, over_pauses, watermark_ms)
+        live = settled(self.live, (), over_pauses, watermark_ms)
+        return replace(self, live=live, shadow=shadow, pauses=self.pauses[len(over_pauses) :])
 
 
 def _at_levels(changes: Iterable[Change], levels: Mapping[RuleIdentity, int]) -> tuple[Change, ...]:
@@ -285,20 +288,21 @@ def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entr
 
 
 def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> DeployedRule:
-    """Convert a record to the rule that it deploys, without a limit in time."""
+    """Convert a record to a rule that is in force at all times. `epoch` is the number of the change in the job."""
     return DeployedRule(
         rule_id=record.id,
         version=record.version,
         epoch=epoch,
         content_hash=content_hash(record),
-        earlier_hash=earlier_hash(record),
+        earlier_hash=earlier_hash(record),  # the content hash of builds before 0.3
         pattern=pattern,
         status=record.status,
         severity=record.severity,
         priority=record.priority,
         score=record.score,
         message=record.message,
-        behind=0 if pattern.produces is None else patterns_behind(record.source)[record.pattern],
+        # How many patterns may follow the rule, each reading the events that the previous one produces.
+        behind=0 if pattern.produces is None else chain_lengths_after(record.source)[record.pattern],
     )
 
 

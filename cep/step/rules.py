@@ -342,7 +342,7 @@ def _initial(rules: JobRules) -> _Initial:
     lines, _, _ = apply_records(rulebook, rules.initial, None, are_first=True)
     # Its audit is still to be written: by the first micro-batch.
     trail, rulebook.trail = rulebook.trail, Trail()
-    rulebook.place(rules.job.levels_count)
+    rulebook.assign_levels(rules.job.levels_count)
     audit = tuple(line for line in lines if is_audit(line))
     return _Initial(_remember(rules, rulebook), audit, trail)
 

@@ -17,7 +17,7 @@ from cep.lang.ir import CALENDAR_MS_MAX, PatternIR
 from cep.lang.load import Bundle, load_text
 from cep.model.rule import RetireRecord, UpsertRecord
 from cep.nfa.deployed import FOR_EVER, DeployedRule, ProducerGap
-from cep.rulebook.compatible import checked_text, compile_rule, remember, same_automaton
+from cep.rulebook.compatible import cache_checked, checked_text, compile_rule, same_automaton
 from cep.rulebook.completeness import absent_types, match_reach_ms, with_producer_gaps
 from cep.rulebook.deploy import deploy
 from cep.rulebook.outcome import Outcome, RuleReport
@@ -285,11 +285,11 @@ def test_the_diagnostics_of_the_pattern_come_along() -> None:
 def test_a_text_that_a_reader_has_checked_is_not_read_again() -> None:
     text = SOURCE + "\n# of a bundle"
     checked = load_text(text).without_syntax()
-    remember(Bundle(text, checked))
+    cache_checked(Bundle(text, checked))
     assert checked_text(text) is checked
-    remember(Bundle(text, load_text(text).without_syntax()))
+    cache_checked(Bundle(text, load_text(text).without_syntax()))
     assert checked_text("".join([*text])) is checked
-    remember(Bundle(text + " with a warning", None))
+    cache_checked(Bundle(text + " with a warning", None))
     assert checked_text(text + " with a warning") is checked_text(text + " with a warning")
 
 

@@ -10,7 +10,7 @@ from cep.base.text import utc_text
 from cep.model.rule import ControlRecord, HeartbeatRecord, RetireRecord, UpsertRecord
 from cep.rulebook.compatible import KeyDomains
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
-from cep.rulebook.publish import foreseen_levels
+from cep.rulebook.publish import rules_without_level
 from cep.rulebook.rulebook import Rulebook, levels_needed
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.step.rules import rule_status
@@ -51,7 +51,7 @@ def book_of(levels_count: int, *names: str) -> Rulebook:
     book = Rulebook(deployment.schema, deployment.key_domains)
     for name in names:
         assert book.apply(written(name, SOURCE, name), None).kind == "applied"
-    book.place(levels_count)
+    book.assign_levels(levels_count)
     return book
 
 
@@ -105,7 +105,7 @@ def test_a_publisher_foresees_what_finds_no_place(seed: int) -> None:
         record = next_version(book, random.choice(sorted(PARTS)))
         alone = deploy([record]).rulebook
         status = json.loads(json.dumps(rule_status(book)))
-        foreseen = foreseen_levels(alone.deployed(), status, alone.schema)
+        foreseen = rules_without_level(alone.deployed(), status, alone.schema)
         outcome = book.apply(record, at_ms)
         assert list(foreseen.values()) == ([outcome.reason] if outcome.kind == "refused" else [])
         refused += outcome.kind == "refused"
@@ -134,7 +134,7 @@ def test_a_reader_of_events_of_the_source_is_not_fed_by_what_comes_later() -> No
     )
     book = Rulebook(deployment.schema, deployment.key_domains)
     book.apply(written("reader", reader, "p"), None)
-    book.place(3)
+    book.assign_levels(3)
     outcome = book.apply(written("flags", SOURCE, "flags"), SEEN_MS)
     assert outcome.kind == "refused"
     assert "before `reader`" in outcome.reason
@@ -183,7 +183,7 @@ def lived(first: Sequence[ControlRecord], later: Sequence[ControlRecord], levels
     book = Rulebook(begun.schema, begun.key_domains)
     for record in first:
         book.apply(record, None)
-    book.place(levels_count)
+    book.assign_levels(levels_count)
     refused = []
     for number, record in enumerate(later):
         outcome = book.apply(record, SEEN_MS + 10 * number)

@@ -187,13 +187,13 @@ def test_records_that_a_replacement_has_made_pointless() -> None:
         record(6, "replace", "t", part=1, parts=2),
     ]  # fmt: skip
     places = [(b"key %d" % number, one) for number, one in enumerate(there)]
-    assert publish.pointless_keys(places, 5_000) == [b"key 0", b"key 1"]
-    assert publish.pointless_keys(places[:3], 5_000) == [], "half a replacement"
-    assert len(publish.pointless_keys(places, 9_000)) == 5
-    assert publish.pointless_keys([], 0) == []
+    assert publish.superseded_keys(places, 5_000) == [b"key 0", b"key 1"]
+    assert publish.superseded_keys(places[:3], 5_000) == [], "half a replacement"
+    assert len(publish.superseded_keys(places, 9_000)) == 5
+    assert publish.superseded_keys([], 0) == []
     others = [(b"first", record(3, "replace", "z", part=1, parts=2, whole="1" * 64))]
     others.append((b"other", record(3, "replace", "w", part=2, parts=2, whole="2" * 64)))
-    assert publish.pointless_keys([(b"old", record(1, "replace", "x")), *others], 5_000) == [], (
+    assert publish.superseded_keys([(b"old", record(1, "replace", "x")), *others], 5_000) == [], (
         "halves of two replacements"
     )
 
@@ -330,7 +330,7 @@ def test_publishers_with_old_views_and_a_topic_that_is_compacted(data: st.DataOb
     for number in range(data.draw(st.integers(1, 12))):
         view = topic[: data.draw(st.integers(max(0, len(topic) - 3), len(topic)))]
         status = statuses[data.draw(st.integers(max(0, len(statuses) - 3), len(statuses) - 1))]
-        _, chains = publish.counting(status, [record for _, _, record in view])
+        _, chains = publish.accepted_records(status, [record for _, _, record in view])
         record = written(data.draw(CHANGES), f"p{number}", chains)
         sent = (f"{topic_key(record)}#{secrets.token_hex(6)}", record.to_json(), record)
         topic += [sent] * data.draw(st.integers(1, 2))  # a producer that tries again uses the same key
@@ -420,7 +420,7 @@ def test_a_book_of_an_earlier_build_has_no_chains() -> None:
 
 
 def test_what_a_publisher_reads_in_the_status_of_an_earlier_build() -> None:
-    _, chains = publish.counting({"last_versions": {"r": 3}, "refused": []}, [])
+    _, chains = publish.accepted_records({"last_versions": {"r": 3}, "refused": []}, [])
     assert chains.head(upsert(4)) == Changes(version=3, hash="")
 
 

@@ -27,7 +27,7 @@ from cep.rulebook.deploy import schema_of
 from cep.rulebook.erasure import ErasureRequest, check_request, digests_of, forget_keys, read_request, write_request
 from cep.rulebook.files import declared_lists, list_record
 from cep.rulebook.outcome import SnoozeReport
-from cep.rulebook.publish import values_in
+from cep.rulebook.publish import refusal_of_values
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.suppression import (
@@ -585,7 +585,7 @@ def test_a_snooze_of_a_card_takes_its_token(by: str) -> None:
     for card, is_right in ((VISA, False), (token, True)):
         key = card if by == "card" else key_of((VISA, card))
         snooze = SnoozeRecord(id="r", version=1, until="2030-01-01T00:00:00Z", key=key, by="Ada")
-        reason = values_in(snooze, [upsert(1, "other"), record])
+        reason = refusal_of_values(snooze, [upsert(1, "other"), record])
         assert (reason is None) == is_right
         lines, counters, _ = apply_records(book, (by_two(snooze).to_json(),), None)
         assert ("control_applied" in counters) == is_right
@@ -600,7 +600,7 @@ def test_a_snooze_of_a_card_takes_its_token(by: str) -> None:
 def test_a_verb_says_so_before_it_sends() -> None:
     record = upsert(1, source=SOURCE, pattern="listed", message="{key}")
     entries = [ListRecord(id=name, of="string", version=1, change="add", entries=[VISA]) for name in ("cards", "shops")]
-    cards, shops = (values_in(change, [upsert(1, "other"), record]) for change in entries)
+    cards, shops = (refusal_of_values(change, [upsert(1, "other"), record]) for change in entries)
     assert shops is None
     assert cards is not None
     assert "1 of its entries are no tokens" in cards

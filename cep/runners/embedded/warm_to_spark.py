@@ -33,7 +33,7 @@ def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) 
     """
     shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of a start that was cut off
     rulebook = rulebook.copy()
-    rulebook.place(job.levels_count)
+    rulebook.assign_levels(job.levels_count)
     about, saved = warm.about, save(rulebook)
     with closing(MemoryStore()) as store:
         engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)
