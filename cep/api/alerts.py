@@ -189,7 +189,7 @@ class Alerts:
     @cached_property
     def frame(self) -> Any:
         """The alerts in the kind of frame that the events came in."""
-        return self._source.like(self.table)
+        return self._source.to_frame(self.table)
 
     @cached_property
     def members(self) -> Any:
@@ -198,14 +198,14 @@ class Alerts:
         A produced event is followed by the events of the source from which it was made, with the variables of all
         matches in between: `hop.deposit` has level 2. Events that the alert itself binds have level 1.
         """
-        return self._source.like(members_of(self.table))
+        return self._source.to_frame(members_of(self.table))
 
     @cached_property
     def suppressed(self) -> Any:
         """The alerts that rules hold back, with the reason: shadow, snoozed, excluded, suppressed."""
         suppression = self._outcome.suppression
         reasons = pa.array(suppression.reasons, pa.string())
-        return self._source.like(suppression.suppressed.append_column("reason", reasons))
+        return self._source.to_frame(suppression.suppressed.append_column("reason", reasons))
 
     @property
     def counters(self) -> Counter[str]:
@@ -222,7 +222,7 @@ class Alerts:
 
         Raises: UsageError for a rule that is not in force.
         """
-        return self._source.like(measures_of(self._given, self.table, rule_id))
+        return self._source.to_frame(measures_of(self._given, self.table, rule_id))
 
     def why(self, which: int | str) -> Why:
         """Explain an alert, by its row or the beginning of its id: each event that it binds, and its step.

@@ -67,7 +67,7 @@ _TIME_FORMS = (*(f"{day} {clock}" for day in _DAYS for clock in _CLOCKS), *_DAYS
 _DIGITS = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(\d{4}(\d\d)?)?")
 _CLOCK = re.compile(r"\d\d?:\d\d(:\d\d)?( [AP]M)?", re.IGNORECASE)
 _FORM_CLOCK = re.compile("%[HI]")
-_DAYS_RANK = 2  # of columns of times without a clock
+_DAYS_ONLY_RANK = 2  # of columns of times without a clock
 _DAY_US = 86_400_000_000
 _SYMBOL = re.compile(r"\d*[a-z][a-z_-]*", re.IGNORECASE)  # c17 is rather an id
 _COLUMN_CHARS = 14
@@ -81,7 +81,7 @@ class Draft:
     """A drafted declaration of an event type.
 
     `columns`: the names of columns where they differ from the fields, as `columns=` takes them. `forms`: how values are
-    written, as the arguments of these names take it. `is_day_unclear`: the days may be months.
+    written, as arguments like `{"time_unit": "s"}`. `is_day_unclear`: the day of 03/04 may be 3 or 4.
     """
 
     text: str
@@ -99,9 +99,9 @@ class Draft:
 
 
 def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRITTEN) -> Draft:
-    """Draft the declaration of an event type `name` that fits a frame or files; `form` is the form of CSV.
+    """Draft the declaration of an event type `name` that fits a frame or files; `form`: of CSV files, such as `;`.
 
-    Of numbers that count from an unknown moment, the moment in `time_base` is a guess.
+    If times are numbers that count from an unknown moment, the draft's `time_base` is a guess of that moment.
 
     Raises: UsageError if the frame has no column of times, or none whose values are all different.
 
@@ -118,8 +118,8 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
     frame = open_any(events, form)
     table, paths = _flat(frame.whole())
     drafted = draft(table, name, has_rows=frame.row is not None, paths=paths)
-    signs = {name: sign for name, sign in asdict(form).items() if sign}
-    return replace(drafted, forms={**drafted.forms, **signs})
+    csv_signs = {name: sign for name, sign in asdict(form).items() if sign}
+    return replace(drafted, forms={**drafted.forms, **csv_signs})
 
 
 def draft(
@@ -224,7 +224,7 @@ def _last_name(path: str) -> str:
 def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
     """Return the column of times, or the columns that make one, and how its times are written. Raises: UsageError.
 
-    Timestamps with a clock go first, then other times with a clock, then days and numbers that need a base.
+    Timestamps with a time of day go first, then other times with one, then days, and numbers from an unknown moment.
     """
     types = dict(zip(table.column_names, table.schema.types, strict=True))
     if TIME in types:
@@ -236,7 +236,7 @@ def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
         if form is not None:
             forms[name] = form
     ranks = {name: _rank(table[name], form) for name, form in forms.items()}
-    if min(ranks.values(), default=_DAYS_RANK) >= _DAYS_RANK and (joined := _joined_time(table)) is not None:
+    if min(ranks.values(), default=_DAYS_ONLY_RANK) >= _DAYS_ONLY_RANK and (joined := _joined_time(table)) is not None:
         return joined
     if not forms:
         raise UsageError(f"no column is of times; make one a time, or name it `{TIME}`. Columns: {table.column_names}")
@@ -247,10 +247,10 @@ def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
 def _rank(values: pa.ChunkedArray, form: Mapping[str, str]) -> int:
     """Return how surely a column has the times of events: the lowest rank is best."""
     if pa.types.is_timestamp(values.type):
-        return 0 if _has_clock(values) else _DAYS_RANK
+        return 0 if _has_clock(values) else _DAYS_ONLY_RANK
     if pa.types.is_date(values.type):
-        return _DAYS_RANK + 1
-    return _DAYS_RANK if "time_base" in form or not _FORM_CLOCK.search(form.get("time_form", "%H")) else 1
+        return _DAYS_ONLY_RANK + 1
+    return _DAYS_ONLY_RANK if "time_base" in form or not _FORM_CLOCK.search(form.get("time_form", "%H")) else 1
 
 
 def _has_clock(times: pa.ChunkedArray) -> bool:
@@ -259,22 +259,23 @@ def _has_clock(times: pa.ChunkedArray) -> bool:
 
 
 def _joined_time(table: pa.Table) -> tuple[str, dict[str, str]] | None:
-    """Return the columns of year, month, day and time, or of a date and its time; None if there are none."""
+    """Return the columns of year, month, day and time, or of a date and its time of day, joined by ` + `, with the form
+    of their texts; None if there are none."""
     parts = {name.lower(): name for name in table.column_names}
     if all(name in parts for name in _PARTS):
         names = [parts[name] for name in (*_PARTS, "time") if name in parts]
-        form = {3: "%Y %m %d", 4: f"%Y %m %d {_clock(table[names[-1]])}"}[len(names)]
-        return JOIN.join(names), {"time_form": form, "tz": "UTC"}
+        clock_form = f" {_clock_form(table[parts['time']])}" if "time" in parts else ""
+        return JOIN.join(names), {"time_form": f"%Y %m %d{clock_form}", "tz": "UTC"}
     clocks = [name for name in table.column_names if _are_clocks(table[name])]
     days = {name: day for name in table.column_names if clocks and (day := _day_form(table, name))}
-    named = ((day, parts.get(day.lower().replace("date", "time"))) for day in days)
-    pairs = [(day, clock) for day, clock in named if clock is not None and clock in clocks]
+    named_alike = ((day, parts.get(day.lower().replace("date", "time"))) for day in days)  # pay_date and pay_time
+    pairs = [(day, clock) for day, clock in named_alike if clock is not None and clock in clocks]
     if not pairs and len(days) == len(clocks) == 1:
         pairs = [(next(iter(days)), clocks[0])]
     if not pairs:
         return None
     day, clock = pairs[0]
-    return JOIN.join((day, clock)), {"time_form": f"{days[day]} {_clock(table[clock])}", "tz": "UTC"}
+    return JOIN.join((day, clock)), {"time_form": f"{days[day]} {_clock_form(table[clock])}", "tz": "UTC"}
 
 
 def _are_clocks(values: pa.ChunkedArray) -> bool:
@@ -290,7 +291,7 @@ def _day_form(table: pa.Table, name: str) -> str | None:
     return None if form is None or _FORM_CLOCK.search(form) else form
 
 
-def _clock(times: pa.ChunkedArray) -> str:
+def _clock_form(times: pa.ChunkedArray) -> str:
     """Return the form of the times of a day, from the first one."""
     first = str(next((value.as_py() for value in times if value.is_valid), ""))
     form = "%H:%M:%S" if first.count(":") == 2 else "%H:%M"
@@ -298,7 +299,7 @@ def _clock(times: pa.ChunkedArray) -> str:
 
 
 def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
-    """Return how the times of a column are written; None for a column without times."""
+    """Return how the times of a column are written, as arguments, {} for the usual form; None without times."""
     values = table[name].drop_null()
     type_ = values.type
     if pa.types.is_timestamp(type_):
@@ -321,28 +322,29 @@ def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
         form = _form_of_texts(texts, _DIGIT_FORMS)
         if form is not None:
             return form
-    for unit, least in _EPOCHS.items():
+    for unit, least in _EPOCHS.items():  # numbers as large as this count from 1970
         if span["min"] >= least:
             return {} if unit == "ms" else {"time_unit": unit}
     units = [unit for unit, words in _UNIT_NAMES.items() if re.search(words, name, re.IGNORECASE)]
-    return {"time_base": _BASE, "time_unit": units[0] if units else "s"}
+    return {"time_base": _BASE, "time_unit": units[0] if units else "s"}  # smaller ones count from an unknown moment
 
 
 def _is_month_first(table: pa.Table, form: str) -> bool | None:
-    """Return True if the month comes first in times with slashes, None if they can be read in both ways.
+    """Return True if the month comes first in dates such as 03/04/2026, None if they can be read in both ways.
 
-    Any column of texts may decide, or a clock of twelve hours.
+    `form` is the guessed form of times, as in strptime. A column of texts that fits one order only decides; otherwise a
+    clock of twelve hours (%p) tells the order of the US.
     """
     if _DAY_FIRST not in form and _MONTH_FIRST not in form:
         return False
-    day_first = form.replace(_MONTH_FIRST, _DAY_FIRST)
+    day_first_form = form.replace(_MONTH_FIRST, _DAY_FIRST)
     for name, type_ in zip(table.column_names, table.schema.types, strict=True):
         texts = table[name].drop_null().slice(0, _TEXTS_TRIED)
-        for each in (day_first, _DAY_FIRST) if _is_text(type_) and len(texts) else ():
+        for each in (day_first_form, _DAY_FIRST) if _is_text(type_) and len(texts) else ():
             forms = (each, each.replace(_DAY_FIRST, _MONTH_FIRST))
-            is_first, is_second = (not times_us(texts.combine_chunks(), form=one).null_count for one in forms)
-            if is_first != is_second:
-                return is_second
+            day_fits, month_fits = (not times_us(texts.combine_chunks(), form=one).null_count for one in forms)
+            if day_fits != month_fits:
+                return month_fits
     return True if "%p" in form else None
 
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels, values_at
-from cep.api.frames import Forms, Frame, Like, Naming, events_table, known_column, open_frame
+from cep.api.frames import Forms, Frame, Naming, ToFrame, events_table, known_column, open_frame
 from cep.base.errors import RejectedRecordsError, UsageError
 from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.base.schema import Schema
@@ -56,8 +56,8 @@ _WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """The records of one key of a history, and all records in pieces. `dedup_ms` is as in `Period`."""
+class EventReader:
+    """Reads the records of one key, or all records in pieces. Event ids are remembered for `dedup_ms`."""
 
     of_key: ReadKey
     pieces: Callable[[Schema], Pieces]
@@ -65,11 +65,11 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source(Past):
-    """Events, with their kind of frame for a table, the labels in a column of theirs, and the views that make several
-    events of a record."""
+class Source(EventReader):
+    """The events of a frame or of files. `to_frame` converts a table to the caller's kind of frame, `labels` reads the
+    events' column of labels, `views` names the views: a record is an event of each, as a transfer of both accounts."""
 
-    like: Like
+    to_frame: ToFrame
     labels: Callable[[Schema, str, Mapping[str, bool]], Labels]
     views: Callable[[Schema], tuple[str, ...]]
 
@@ -118,7 +118,7 @@ def paths_of(events: Any) -> tuple[Path, ...] | None:
 
 
 def open_any(events: Any, form: FileForm = AS_WRITTEN) -> Frame:
-    """See a frame, or the files at paths as one. Raises: UsageError, SourceError."""
+    """View a frame, or the files at paths, as one `Frame`. Raises: UsageError, SourceError."""
     paths = paths_of(events)
     if paths is None:
         return open_frame(events)
@@ -127,7 +127,7 @@ def open_any(events: Any, form: FileForm = AS_WRITTEN) -> Frame:
 
 
 def open_source(events: Any, naming: Naming) -> Source:
-    """See events that are a frame or paths. Paths are read as the verbs read them. Raises: UsageError, SourceError."""
+    """Make a source of a frame, or of files, which are read as the verbs read them. Raises: UsageError, SourceError."""
     paths = paths_of(events)
     if paths is None:
         return _source_of(open_frame(events), naming)
@@ -144,7 +144,7 @@ def open_source(events: Any, naming: Naming) -> Source:
     return Source(
         of_key,
         pieces,
-        like=lambda table: table,
+        to_frame=lambda table: table,
         labels=lambda schema, column, words: read_labels(column, Records(paths, mapping), schema, words),
         views=lambda _: mapping.view_names,
     )
@@ -167,9 +167,12 @@ def _in_python(message: str) -> str:
 
 
 def _source_of(frame: Frame, naming: Naming) -> Source:
+    """Make a source of a frame: its events in pieces, the records of one key, and its labels."""
+
     def pieces(schema: Schema) -> Pieces:
-        with counting_skipped() as skipped:
-            table = events_table(frame, schema, naming, keeps_views=True)
+        """Divide the events into tables of some rows. The first has the count of local times that clocks skip."""
+        with counting_skipped() as skipped_counts:
+            table = events_table(frame, schema, naming, keeps_string_views=True)
         row_text = RowTexts(table)
 
         def show(row: int) -> str:
@@ -178,7 +181,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
                     return json.dumps(frame.row(row), default=str)
             return row_text(row)
 
-        return _with_skipped(pieces_of_table(table, schema, show, naming.values(schema)), sum(skipped))
+        return _with_skipped_times(pieces_of_table(table, schema, show, naming.values(schema)), sum(skipped_counts))
 
     def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
         return key_of_table(events_table(frame, schema, naming), schema, domain, key, naming.values(schema))
@@ -190,10 +193,10 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         sources = {view_of(name)[1]: source for name, source in (naming.columns or {}).items()}
         return replace(read, fields=tuple(name for name in schema.columns() if sources.get(name, name) == column))
 
-    return Source(of_key, pieces, like=frame.like, labels=labels, views=lambda schema: naming.values(schema).view_names)
+    return Source(of_key, pieces, to_frame=frame.to_frame, labels=labels, views=lambda s: naming.values(s).view_names)
 
 
-def _with_skipped(pieces: Pieces, count: int) -> Pieces:
+def _with_skipped_times(pieces: Pieces, count: int) -> Pieces:
     """Add local times that clocks skip, which were counted when the frame was opened, to the first piece."""
 
     def counted(piece: Piece) -> Piece:
@@ -204,10 +207,10 @@ def _with_skipped(pieces: Pieces, count: int) -> Pieces:
 
 
 def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> pa.Table:
-    """Return the columns of the schema and one more. Raises: UsageError if the frame lacks that column."""
+    """Return the events' columns and one more, by its name or its path into a nested column. Raises: UsageError."""
     if column not in frame.names:
-        root = [name for name in path_of_text(column)[:1] if name in frame.names]
-        inner = values_at(frame.columns(root), column) if root else None
+        nested_names = [name for name in path_of_text(column)[:1] if name in frame.names]
+        inner = values_at(frame.columns(nested_names), column) if nested_names else None
         if inner is not None:
             return events_table(frame, schema, naming).append_column(column, known_column(inner, column))
         raise UsageError(f"the events have no column `{column}`; {did_you_mean(column, frame.names, 'columns')}")
@@ -228,7 +231,7 @@ class Whole:
 
 
 def open_whole(events: Any, form: FileForm) -> Whole:
-    """See a frame, or read the files at paths. Raises: UsageError, SourceError."""
+    """View a frame, or read files, as a table and a function that decodes its rows. Raises: UsageError, SourceError."""
     paths = paths_of(events)
     if paths is None:
         frame = open_frame(events)

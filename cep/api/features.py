@@ -40,7 +40,7 @@ from cep.step.duplicates import first_rows, reused_letters
 from cep.step.job import Job
 from cep.step.rejections import Rejections, rejections_of_poison
 
-_OF_EVENTS = re.compile(r"\(\s*([A-Za-z_]\w*)")
+_EVENT_TYPE_IN_CALL = re.compile(r"\(\s*([A-Za-z_]\w*)")
 
 
 def features(
@@ -51,15 +51,16 @@ def features(
     """Work out functions of past events at every event: return the frame with a column for each, its rows as they are.
 
     `expressions` are histories as conditions of patterns have them; a dict names their columns. Their key is `by`, or
-    else the fields behind their own `by`. `declare` is the event declaration, as text or the path of a `.cep` file;
-    without one it is what `cep.describe` drafts. `events`, `columns`, `tz`, `fixed`, `minor`, `time_unit`, `time_form`
-    and `strict` are as in `Rules.match`; so are `since` and `until`: the rows of other events are left out.
+    the fields that the text names, such as `by card`. `declare` is the event declaration, as text or the path of a
+    `.cep` file; without one, `cep.describe` drafts it. `events`, `columns`, `tz`, `strict` and the forms of values
+    (`fixed`, `minor`, `time_unit`, `time_form`) are as in `Rules.match`; rows outside of `since` and `until` are left
+    out.
 
     An event without a key has no value, and neither has a record that cannot be read. An event that comes again within
     `dedup` ("10 min") counts once, and its rows have the same value. Another event with its id is a rejected record.
 
-    With views, such as `columns={"sent/account": "payer", "received/account": "payee"}`, a row is several events. Each
-    function then has a column for each view, such as `spent_sent` and `spent_received`, and needs `declare`.
+    With views, such as `columns={"sent/account": "payer", "received/account": "payee"}`, a row is an event of each
+    view. Each function then has a column for each, such as `spent_sent` and `spent_received`, and needs `declare`.
 
     Raises: UsageError for another expression, SourceError if no event can be read.
 
@@ -107,7 +108,7 @@ def rejecting_features(
     frame, table = whole.frame, whole.table
     declared, naming = _declaration(table, named, declare, naming)
     key = (by,) if isinstance(by, str) else tuple(by)
-    histories = {name: _history(declared, text, key) for name, text in named.items()}
+    histories = {name: _pattern_of(declared, text, key) for name, text in named.items()}
     schema = load_text(declared).schema
     with counting_skipped() as skipped:
         read = whole.decode(schema, naming)
@@ -143,19 +144,21 @@ def rejecting_features(
             if title in frame.names:
                 raise UsageError(f"the frame has a column `{title}` already; name the feature otherwise in a dict")
             table = table.append_column(title, columns[name].take(pa.array(places, mask=places < 0)))
-    return Features(frame.like(table), table.num_rows, rejections, skipped_times)
+    return Features(frame.to_frame(table), table.num_rows, rejections, skipped_times)
 
 
 def _declaration(
-    table: pa.Table, named: Mapping[str, str], declare: str | Path | None, naming: Naming
+    table: pa.Table, expressions: Mapping[str, str], declare: str | Path | None, naming: Naming
 ) -> tuple[str, Naming]:
-    """Return the text that declares the events, and how columns are named then. Raises: UsageError."""
+    """Return the text that declares the events, and how columns are named then. Without `declare` it is drafted
+    from the table, for the one event type that the expressions name. Raises: UsageError."""
     if isinstance(declare, Path) or (isinstance(declare, str) and declare.endswith(".cep")):
         return bundle_source(declare), naming
     if declare is not None:
         return declare, naming
     fields = {*table.column_names, *(naming.columns or {})}
-    names = {match[1] for text in named.values() if (match := _OF_EVENTS.search(text)) is not None} - fields
+    matches = map(_EVENT_TYPE_IN_CALL.search, expressions.values())
+    names = {match[1] for match in matches if match is not None} - fields
     if len(names) != 1:
         raise UsageError(
             f"the expressions are of the events {', '.join(sorted(names))}; without `declare` they are of one type"
@@ -168,8 +171,9 @@ def _declaration(
     return described.text, Naming(columns, naming.tz or described.forms.get("tz"), {**forms, **naming.forms})
 
 
-def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
-    """Write a pattern whose one condition is the history, and check it. Raises: UsageError with the mistakes."""
+def _pattern_of(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
+    """Write a pattern whose one condition is the user's expression, a function of past events, and check it. `is null`
+    only makes a condition of a number. Raises: UsageError with the mistakes."""
     schema = load_text(declared).schema
     of_source = [event_type for event_type in schema.event_types if not event_type.derived]
     of_text = [event_type for event_type in of_source if re.search(rf"\b{event_type.name}\b", text)] or of_source
@@ -184,8 +188,8 @@ def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
     if pattern is None or not checked.ok:
         errors = [diagnostic for diagnostic in checked.diagnostics if diagnostic.is_error]
         raise UsageError(f"`{text}` cannot be worked out:\n{render_text(errors, checked.sources)}")
-    asked = pattern.variables[0].where
-    history = asked.argument if isinstance(asked, Unary) else asked
+    condition_expr = pattern.variables[0].where
+    history = condition_expr.argument if isinstance(condition_expr, Unary) else condition_expr
     if not isinstance(history, History) or len(list(histories(pattern))) != 1:
         raise UsageError(f"`{text}` is no function of past events alone; write one like `sum(payment.amount over 7 d)`")
     if by:
@@ -193,25 +197,26 @@ def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
     if not history.by or history.fn == "first_seen":
         raise UsageError(f'`{text}` is of no key; write `by card_id` behind its window, or by="card_id"')
     alone = replace(history, by=())
-    where = replace(asked, argument=alone) if isinstance(asked, Unary) else alone
+    where = replace(condition_expr, argument=alone) if isinstance(condition_expr, Unary) else alone
     return replace(pattern, key=history.by, variables=(replace(pattern.variables[0], where=where),))
 
 
 def _values(
     schema: Schema, domain: KeyDomain, patterns: Mapping[str, PatternIR], decoded: Decoded
 ) -> dict[str, pa.Array]:
-    """Return the value of each pattern's history at each decoded event, null for an event without a key."""
+    """Return the value of each expression at each decoded event, null for an event without a key. An expression comes
+    as a pattern whose condition has only this function of past events."""
     batch, rows = _keyed(schema, domain, decoded)
     if not len(batch):
         return {name: _nulls(next(iter(histories(pattern))).type, len(decoded)) for name, pattern in patterns.items()}
     values: dict[str, pa.Array] = {}
     for name, pattern in patterns.items():
         program = compile_rules(schema, domain, (DeployedRule("feature", 1, 1, "feature", pattern),))
-        assert program.histories is not None, "the condition has one"
-        (column,) = program.histories.histories
+        assert program.histories is not None, "the expression is a function of past events"
+        (column,) = program.histories.histories  # the expression's only one
         prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)
         column_values = _typed(prepared.values(column.number, column.expr.type), column.expr.type)
-        place = np.full(len(decoded), -1, np.int64)
+        place = np.full(len(decoded), -1, np.int64)  # of each event's value; -1 without a key
         place[rows[prepared.batch_rows]] = np.arange(len(rows))
         values[name] = column_values.take(pa.array(place, mask=place < 0))
     return values

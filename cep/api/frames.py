@@ -59,15 +59,15 @@ from cep.sources.tables import joined
 
 
 class Forms(TypedDict, total=False):
-    """The forms of values: the flags and settings of the same names, with underscores."""
+    """How values are written: arguments with the names of the verbs' flags, with underscores."""
 
-    fixed: Mapping[str, str]
-    minor: Sequence[str]
-    values: Mapping[str, str]
-    time_unit: str
-    time_form: str
-    time_base: str
-    delimiter: str
+    fixed: Mapping[str, str]  # a field: its value in every row
+    minor: Sequence[str]  # decimals in whole cents
+    values: Mapping[str, str]  # FIELD.VALUE: the value of the rules that it stands for
+    time_unit: str  # of numbers: "s", "ms", …
+    time_form: str  # of texts, as in strptime
+    time_base: str  # the moment from which numbers count, if not 1970
+    delimiter: str  # from here on: of CSV files
     quote: str
     encoding: str
     decimal: str
@@ -144,10 +144,11 @@ _NOT_UTF_8 = b"\xff"  # decoding makes such a text a bad value
 
 
 def mixed_column(values: Sequence[Any]) -> pa.StructArray | None:
-    """Return values of several kinds as texts in two columns; None if no value fits a field, or Arrow has a type."""
+    """Return values of several kinds as two columns of texts, one of values that no field can have, to be shown in
+    messages; None if Arrow has a type for all of them, or if no value fits a field."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     try:
-        pa.array(plain)
+        pa.array(plain)  # Arrow has a type: the column is not mixed
     except (pa.ArrowException, OverflowError):
         texts = [None if value is None else _text(value) for value in plain]
         if any(text is not None for text in texts):
@@ -268,16 +269,16 @@ def _refused(name: str, type_: pa.DataType) -> UsageError:
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
 _SECONDS = (500_000_000, 10_000_000_000)
 _TEXTS_TRIED = 1_000  # of a column of times that are texts
-Like = Callable[[pa.Table], Any]
+ToFrame = Callable[[pa.Table], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A caller's frame of any package. Only columns that rules read are converted to Arrow."""
+    """A caller's data frame of pandas, Polars or another package. Only columns that rules read are converted."""
 
     names: tuple[str, ...]
     columns: Callable[[Sequence[str]], pa.Table]  # by their names
-    like: Like  # converts a table to a frame of the caller's package
+    to_frame: ToFrame  # converts a table to a frame of the caller's package
     row: Callable[[int], dict[str, Any]] | None = None  # a row with all columns, to show a refused record
 
     def whole(self) -> pa.Table:
@@ -287,7 +288,7 @@ class Frame:
 
 
 def open_frame(events: Any) -> Frame:
-    """See a frame, whose second column of a name is NAME#2. Raises: UsageError for another object."""
+    """View a data frame as a Frame, whose second column of a name is NAME#2. Raises: UsageError for another object."""
     if isinstance(events, pa.RecordBatch):
         events = pa.Table.from_batches([events])
     elif isinstance(events, pa.RecordBatchReader):
@@ -330,22 +331,22 @@ def _errors_of_frames(action: str) -> Iterator[None]:
         raise UsageError(f"{action}: {reason}; convert the column or leave it out") from error
 
 
-def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: bool = False) -> pa.Table:
-    """Return the columns that the schema names, under its names, with zoned times. Raises: UsageError.
+def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_string_views: bool = False) -> pa.Table:
+    """Return the columns that the schema names, under its names or VIEW/NAME, with zoned times. Raises: UsageError.
 
-    With `keeps_views` texts stay string_view if they are: decoding converts them piece by piece, on all threads.
+    With `keeps_string_views` texts of Arrow's type string_view stay so: decoding converts them on all threads.
     """
-    frame = _with_made_columns(frame, naming)
+    frame = _with_added_columns(frame, naming)
     field_names = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
     sources = sources_of(frame.names, field_names, naming.columns or {})
     table = frame.columns(list(dict.fromkeys(path_of(source, frame.names)[0] for source in sources.values())))
     columns = {name: _column(table, path_of(path, frame.names), path) for name, path in sources.items()}
     for name, column in columns.items():
-        if is_mixed(column.type):
+        if is_mixed(column.type):  # values of several kinds, such as 5 and "x"
             type_ = schema.columns().get(view_of(name)[1])
             columns[name] = texts_for(column, None if type_ is None else type_.kind)
     table = pa.table(
-        {name: known_column(column, sources[name], keeps_views=keeps_views) for name, column in columns.items()}
+        {name: known_column(column, sources[name], keeps_views=keeps_string_views) for name, column in columns.items()}
     )
     fields = naming.fields_of(sources)
     present = [present_types(schema, table, fixed) for _, fixed in fields]
@@ -360,9 +361,9 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_views: b
     return table
 
 
-def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
-    """Add the columns that files have, too: the number of the row, and the texts of several columns. Raises: UsageError
-    for the number of a row of a query, whose rows have no order."""
+def _with_added_columns(frame: Frame, naming: Naming) -> Frame:
+    """Add the columns that `naming` asks for and the frame lacks: `#row`, the number of the row, and joined texts of
+    columns, as in `Year + Month`. Raises: UsageError for `#row` of a query, whose rows have no order."""
     missing = dict.fromkeys(column for column in (naming.columns or {}).values() if column not in frame.names)
     sources = {
         column: () if column == ROW_NUMBER else joined_columns(column)
@@ -377,52 +378,55 @@ def _with_made_columns(frame: Frame, naming: Naming) -> Frame:
         )
 
     def columns(names: Sequence[str]) -> pa.Table:
-        plain = dict.fromkeys(part for name in names for part in sources.get(name, (name,)))
-        table = frame.columns(list(plain) or frame.names[:1])
-        numbers = pa.chunked_array([pa.array(range(1, table.num_rows + 1))])
-        return pa.table(
-            {
-                name: (joined(known_column(table[part], part) for part in sources[name]) if sources[name] else numbers)
-                if name in sources
-                else table[name]
-                for name in names
-            }
-        )
+        """Return columns by name. An added column joins its source columns; without these it numbers the rows."""
+        read_names = dict.fromkeys(part for name in names for part in sources.get(name, (name,)))
+        table = frame.columns(list(read_names) or frame.names[:1])  # any column tells the number of rows
+        columns: dict[str, pa.ChunkedArray] = {}
+        for name in names:
+            if name not in sources:
+                columns[name] = table[name]
+            elif sources[name]:
+                columns[name] = joined(known_column(table[part], part) for part in sources[name])
+            else:
+                columns[name] = pa.chunked_array([pa.array(range(1, table.num_rows + 1))])
+        return pa.table(columns)
 
     return replace(frame, names=(*frame.names, *sources), columns=columns)
 
 
 def _eager(frame: nw.DataFrame[Any]) -> Frame:
+    """Make a Frame of a data frame in memory. `frame` gives every package's data frames one interface (narwhals)."""
+
     def columns(names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({})
         try:
             return _arrow_of(frame.select(*names))
         except Exception:  # noqa: BLE001 each library has classes of its own; one by one, to name the column
-            return pa.table({name: _alone(frame, name) for name in names})
+            return pa.table({name: _single_column(frame, name) for name in names})
 
-    def like(table: pa.Table) -> Any:
+    def to_frame(table: pa.Table) -> Any:
         return nw.from_arrow(table, backend=frame.implementation).to_native()
 
     def row(number: int) -> dict[str, Any]:
         return next(iter(frame[number : number + 1].iter_rows(named=True)))
 
-    return Frame(tuple(frame.columns), columns, like, row)
+    return Frame(tuple(frame.columns), columns, to_frame, row)
 
 
-def _alone(narwhal: nw.DataFrame[Any], name: str) -> pa.ChunkedArray:
-    """Return one column, also if its values are of several kinds. Raises: UsageError with its name."""
-    type_ = narwhal.schema[name]
+def _single_column(frame: nw.DataFrame[Any], name: str) -> pa.ChunkedArray:
+    """Return one column of a frame that cannot be converted as a whole. Raises: UsageError with the column's name."""
+    type_ = frame.schema[name]
     wrong = f"of type {type_} cannot be read"
     if type_ == nw.Object:
         wrong = "has values of several types, or of one that no field can have"
-        if narwhal.implementation.is_pandas():
-            column = narwhal[name].to_native()
+        if frame.implementation.is_pandas():
+            column = frame[name].to_native()
             mixed = mixed_column(column.where(column.notna(), None).to_list())
             if mixed is not None:
                 return pa.chunked_array([mixed])
     with _errors_of_frames(f"the column `{name}` {wrong}"):
-        return _arrow_of(narwhal.select(name)).column(0)
+        return _arrow_of(frame.select(name)).column(0)
 
 
 def _arrow_of(chosen: nw.DataFrame[Any]) -> pa.Table:
@@ -455,7 +459,7 @@ def _for_arrow(frame: Any) -> Any:
 
 
 def _lazy(frame: nw.LazyFrame[Any]) -> Frame:
-    """Make a Frame of a query, which is run for the columns that are read."""
+    """Make a Frame of a query (a lazy frame of any package), which is run for the columns that are read."""
     names = tuple(frame.collect_schema().names())
 
     def columns(names: Sequence[str]) -> pa.Table:
@@ -464,10 +468,10 @@ def _lazy(frame: nw.LazyFrame[Any]) -> Frame:
         with _errors_of_frames("the query of the frame fails"):
             return frame.select(*names).collect("pyarrow").to_native()
 
-    def like(table: pa.Table) -> Any:
+    def to_frame(table: pa.Table) -> Any:
         return nw.from_native(table).lazy(frame.implementation).to_native()
 
-    return Frame(names, columns, like)
+    return Frame(names, columns, to_frame)
 
 
 def _of_dataset(dataset: pads.Dataset, names: Sequence[str]) -> pa.Table:
@@ -476,9 +480,9 @@ def _of_dataset(dataset: pads.Dataset, names: Sequence[str]) -> pa.Table:
 
 
 def sources_of(names: Sequence[str], field_names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of a frame with these names that has each field, for the fields that have one.
+    """Return the column, or the path into a nested column, of each field that a frame with columns `names` has.
 
-    Raises: UsageError for a field or a column that is not there.
+    A field's name may follow a view: `sent/account`. Raises: UsageError for a field or a column that is not there.
     """
     for name, column in columns.items():
         if view_of(name)[1] not in field_names:
@@ -550,7 +554,7 @@ def _first_texts(times: pa.ChunkedArray) -> list[str]:
 
 
 def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
-    """Return times as moments, or in the form of `naming`.
+    """Return times as moments in UTC; unchanged if they are numbers, or if decoding will read them as `naming` says.
 
     Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has none.
     """
@@ -573,7 +577,7 @@ def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArr
         if is_naive or any(has_zone(text) is False for text in tried) or (is_text and form and not form_has_zone(form)):
             raise UsageError(no_zone(column))
         return times
-    if is_text and naming.has_time:
+    if is_text and naming.has_time:  # the caller has given the form: decoding reads the texts
         return times
     try:
         moments = [times_us(chunk, zone=naming.tz).cast(pa.timestamp("us", "UTC")) for chunk in times.chunks]

@@ -20,7 +20,7 @@ from cep.analysis.one_rule import Drawn
 from cep.analysis.prune import Pruned, prune
 from cep.analysis.report import report
 from cep.api.alerts import in_columns
-from cep.api.frames import Like
+from cep.api.frames import ToFrame
 from cep.base.errors import SinkError, UsageError
 from cep.base.files import replace_file
 from cep.base.schema import Schema
@@ -44,7 +44,7 @@ class Difference:
     __repr__ = __str__
 
 
-def difference_of(before: pa.Table, after: pa.Table, like: Like) -> Difference:
+def difference_of(before: pa.Table, after: pa.Table, to_frame: ToFrame) -> Difference:
     """Compare two sets of alerts."""
     comparison = compare(before, after)
     gained = _chosen(after, [alert["alert_id"] for alert in comparison.gained])
@@ -53,7 +53,7 @@ def difference_of(before: pa.Table, after: pa.Table, like: Like) -> Difference:
     for title, table in (("gained", gained), ("lost", lost)):
         counts = pc.value_counts(table["rule_id"]).to_pylist()
         lines += [f"{title} {each['counts']:,} of {each['values']}" for each in counts]
-    return Difference(like(gained), like(lost), comparison.kept_count, "\n".join(lines))
+    return Difference(to_frame(gained), to_frame(lost), comparison.kept_count, "\n".join(lines))
 
 
 def _chosen(alerts: pa.Table, ids: list[str]) -> pa.Table:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import AHEAD_MS_DEFAULT, DEDUP_MS_DEFAULT, KEY_GROUPS_DEFAULT, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.base.secrets import secret_keys
+from cep.base.text import hint_at_nearest
 from cep.columnar.batch import concat_batches
 from cep.columnar.decode import Decoded, KeyDomain, concat_decoded, route
 from cep.engine.alerts import ALERT_ID_CHARS
@@ -64,7 +64,7 @@ _OWNER_CHARS = 100
 class GivenRules:
     """The rules of a folder and the changes that came after, as they would be deployed in a job of `levels_count`."""
 
-    shown: str
+    display_name: str
     records: tuple[ControlRecord, ...]
     problems: tuple[str, ...]
     deployment: Deployment
@@ -82,7 +82,8 @@ class GivenRules:
         """Read the rules of the folder that the job begins with, and the control records that came then.
 
         Without a folder the job begins with the control records; without both, the folder is `rules`. The job has at
-        least `levels_count` levels. It also routes by `keys`, None: by any. With `trust` a change must be signed.
+        least `levels_count` levels: a rule that reads events of another is a level above it. A later rule by a key that
+        no first rule has is refused unless it is in `keys`; None: any key. With `trust` a change must be signed.
 
         Raises: UsageError for a missing or unreadable folder.
         """
@@ -107,25 +108,25 @@ class GivenRules:
         levels_count = max(levels_count, levels_needed(deployment.rulebook.deployed()))
         if later:
             deployment = deploy_to_job(deployment, later, keys, levels_count)
-        shown = " with ".join(str(path) for path in (folder, control) if path is not None)
-        return GivenRules(shown, (*first, *later), tuple(problems), deployment, levels_count, lists)
+        display_name = " with ".join(str(path) for path in (folder, control) if path is not None)
+        return GivenRules(display_name, (*first, *later), tuple(problems), deployment, levels_count, lists)
 
     @staticmethod
-    def of_patterns(source: str, shown: str, lists: Sequence[GivenList] = ()) -> GivenRules:
-        """Make a rule of each pattern of a sound text without imports, live from the beginning of time."""
+    def of_patterns(source: str, display_name: str, lists: Sequence[GivenList] = ()) -> GivenRules:
+        """Make a rule of each pattern of a text that compiles and imports nothing, live from the beginning of time."""
         store = ListStore()
         checked = checked_text(source)
         records = [
             UpsertRecord(
-                id=name, version=1, pattern=name, status="live", severity="medium", owner=shown[:_OWNER_CHARS],
+                id=name, version=1, pattern=name, status="live", severity="medium", owner=display_name[:_OWNER_CHARS],
                 message=name, source=source,
             )
             for name in checked.patterns
         ]  # fmt: skip
         list_records = [list_record(each, store) for each in lists]
         deployment = deploy([*list_records, *records], store)
-        levels_count = levels_needed(deployment.rulebook.deployed())
-        return GivenRules(shown, (*list_records, *records), (), deployment, levels_count, store)
+        levels_count = levels_needed(deployment.rulebook.deployed())  # more than 1 if rules read events of other rules
+        return GivenRules(display_name, (*list_records, *records), (), deployment, levels_count, store)
 
     @staticmethod
     def of_file(path: Path) -> GivenRules:
@@ -173,9 +174,8 @@ class GivenRules:
             if record.id == rule_id:
                 status = "retired" if isinstance(record, RetireRecord) else record.status
                 return f"{rule_id} version {record.version} is {status}: it is not matched"
-        near = get_close_matches(rule_id, [r.id for r in changes], n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{self.shown} has no rule {rule_id}{hint}")
+        hint = hint_at_nearest(rule_id, [r.id for r in changes], "; did you mean {}?")
+        raise UsageError(f"{self.display_name} has no rule {rule_id}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,26 +257,26 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """The events that patterns have produced from a history; by match, `made` has the events that it has bound."""
+    """The events that rules derived from a history; `bound_by_match` has by id of a match the events that it bound."""
 
     events: Decoded
-    made: Mapping[str, Sequence[Mapping[str, Any]]]
+    bound_by_match: Mapping[str, Sequence[Mapping[str, Any]]]
 
-    def with_key(self, records: KeyRecords, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
-        """Return the records of a key with its derived events."""
+    def with_derived_events(self, records: KeyRecords, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+        """Return the records of a key, with the derived events of the key added."""
         batch, _ = route(self.events, domain, schema.columns())
         for_key = batch.take(np.asarray(pc.equal(batch.key, key)))
         return KeyRecords(concat_batches([records.batch, for_key]), records.poison)
 
     def origins(self, event_id: str, variables: tuple[str, ...]) -> list[Origin]:
-        """Return the source events of an event that was bound as the last of these variables."""
+        """Trace an event back to its source events. `variables` is the path to it: the last variable has bound it."""
         origins: list[Origin] = []
-        for event in self.made.get(_match_of(event_id), ()):
-            inner = (*variables, event["variable"])
-            if _match_of(event["event_id"]) in self.made:
-                origins += self.origins(event["event_id"], inner)
+        for event in self.bound_by_match.get(_match_of(event_id), ()):
+            path = (*variables, event["variable"])
+            if _match_of(event["event_id"]) in self.bound_by_match:
+                origins += self.origins(event["event_id"], path)
             else:
-                origins.append(Origin(len(inner), inner, event["event_id"], event["event_time"]))
+                origins.append(Origin(len(path), path, event["event_id"], event["event_time"]))
         return origins
 
 
@@ -293,22 +293,23 @@ def producers_of(rules: GivenRules, names: Sequence[str]) -> list[str]:
 
 
 def produce(rules: GivenRules, pieces: Pieces) -> Produced:
-    """Match a history, level by level, and keep the derived events. Raises: SourceError."""
+    """Match a history and keep the derived events. Rules that read them match a level later. Raises: SourceError."""
     deployment = rules.deployment
     schema = deployment.schema
-    read_events, job, watermark_ms = _read(rules, pieces)
+    source_events, job, watermark_ms = _read(rules, pieces)
+    begin_ms = int(source_events.time_ms.min()) if len(source_events) else TIME_MS_MAX
     produced: list[Decoded] = []
-    tables: list[pa.Table] = []
+    tables: list[pa.Table] = []  # matches, with the events that they bound
     for programs in programs_by_level(deployment.rulebook, schema, rules.levels_count):
-        events = concat_decoded(schema, [read_events, *produced])
+        events = concat_decoded(schema, [source_events, *produced])
         for domain, program in programs.items():
-            output = MatchOutput(since_ms=int(read_events.time_ms.min()) if len(read_events) else TIME_MS_MAX, made=[])
+            output = MatchOutput(since_ms=begin_ms, made=[])
             batch, _ = route(events, domain, schema.columns())
             match_events(program, None, without_repeats(job, batch)[0], watermark_ms, output, is_end=True)
             produced += [within_history(job, each) for each in output.produced]
             tables += output.made or []
-    matches = {row["alert_id"]: row["events"] for table in tables for row in table.to_pylist()}
-    return Produced(concat_decoded(schema, produced), matches)
+    bound_by_match = {row["alert_id"]: row["events"] for table in tables for row in table.to_pylist()}
+    return Produced(concat_decoded(schema, produced), bound_by_match)
 
 
 def end_of(rules: GivenRules, pieces: Pieces) -> int:

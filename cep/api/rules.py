@@ -50,37 +50,37 @@ from cep.sources.pieces import Period
 class Measuring(ReplayForms, total=False):
     """The keyword arguments of `Rules.backtest`: the flags of `cep backtest`, with underscores."""
 
-    amount: str | None
-    as_of: str | None
-    maturity: str | None
-    label_words: Mapping[str, str]
-    allow_label: bool
-    episodes: str | None
-    columns: Mapping[str, str] | None
-    tz: str | None
+    amount: str | None  # the field of an event's money
+    as_of: str | None  # only events and labels from before this time count
+    maturity: str | None  # the age at which an event without a report counts as honest
+    label_words: Mapping[str, str]  # a word of the labels: "fraud" or "honest"
+    allow_label: bool  # rules may read the column of the labels
+    episodes: str | None  # labelled events of a key so close, such as "1d", are one fraud
+    columns: Mapping[str, str] | None  # a field: its column
+    tz: str | None  # the zone of times without one
     cores: int | None
 
 
-_OWN = ("amount", "as_of", "maturity", "label_words", "allow_label", "episodes", "columns", "tz", "cores")
+_ONLY_MEASURING = ("amount", "as_of", "maturity", "label_words", "allow_label", "episodes", "columns", "tz", "cores")
 
 
-def measuring(events: Any, arguments: Measuring) -> tuple[Source, MeasureTerms]:
-    """Return the events of the period, and the terms. Raises: UsageError for an invalid time or age; SourceError."""
+def source_and_terms(events: Any, arguments: Measuring) -> tuple[Source, MeasureTerms]:
+    """Return the events of the period, and the settings of the measurement. Raises: UsageError, SourceError."""
     as_of, maturity = arguments.get("as_of"), arguments.get("maturity")
-    forms: ReplayForms = {name: value for name, value in arguments.items() if name not in _OWN}  # type: ignore[assignment]
-    written, period = parted(forms)
+    forms: ReplayForms = {name: value for name, value in arguments.items() if name not in _ONLY_MEASURING}  # type: ignore[assignment]
+    value_forms, period = parted(forms)
     as_of_ms = None if as_of is None else moment_ms("as_of", as_of)
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
     words = label_words(
         [f"{word}={verdict}" for word, verdict in arguments.get("label_words", {}).items()], "label_words"
     )
-    written_episodes = arguments.get("episodes")
-    key, gap_ms = (None, DAY_MS) if written_episodes is None else episodes_of("episodes", written_episodes)
+    episodes = arguments.get("episodes")  # such as "card_id:1d"; by default a day, by the rules' key
+    key, gap_ms = (None, DAY_MS) if episodes is None else episodes_of("episodes", episodes)
     terms = MeasureTerms(
         arguments.get("amount"), as_of_ms, maturity_ms, arguments.get("cores") or processors_count(), period, words,
         allow_label=arguments.get("allow_label", False), episode_gap_ms=gap_ms, episode_key=key,
     )  # fmt: skip
-    return open_source(events, Naming(arguments.get("columns"), arguments.get("tz"), written)).within(period), terms
+    return open_source(events, Naming(arguments.get("columns"), arguments.get("tz"), value_forms)).within(period), terms
 
 
 class Rule:
@@ -245,7 +245,7 @@ class Rules:
         both = (other._given, self._given)
         before, after = (matches(each, source.pieces, terms) for each in both)
         warn_of_replay(after, forms)
-        return difference_of(before.alerts, after.alerts, source.like)
+        return difference_of(before.alerts, after.alerts, source.to_frame)
 
     def backtest(self, events: Any, labels: Any, **given: Unpack[Measuring]) -> Quality:
         """Measure the findings of each rule by labels, as `cep backtest` does: precision and recall with intervals,
@@ -261,7 +261,7 @@ class Rules:
         `cores`, `since`, `until`, `to_the_end`, `dedup` and the forms of values, as in `match`. Raises: UsageError,
         SourceError.
         """
-        source, terms = measuring(events, given)
+        source, terms = source_and_terms(events, given)
         labels_of, console = partial(_labels, source, labels, terms), Terminal(quiet=True)
         deployment = self._given.deployment
         measured = measure(deployment, source.pieces, labels_of(deployment.schema), terms, console)
@@ -280,7 +280,7 @@ class Rules:
         `use` takes in fields that are left out by default. Hours and weekdays are read from a clock of `tz`. Other
         arguments: see `backtest`. Raises: UsageError, SourceError.
         """
-        source, terms = measuring(events, given)
+        source, terms = source_and_terms(events, given)
         terms = replace(terms, episode_gap_ms=0)  # each labelled event is to be found
         check_wanted(search := Wanted(steps, count, precision, tuple(exclude), tuple(use), given.get("tz") or "UTC"))
         schema = self._given.deployment.schema
@@ -299,16 +299,16 @@ class Rules:
         tries: Mapping[str, str] | None = None, budget: float | None = None, review_cost: float = 0.0,
         gap: str | None = None, **given: Unpack[Measuring],
     ) -> Tuned:  # fmt: skip
-        """Find the best parameters of a rule, as `cep rules tune` does: `proposed` of the result, and figures on later
-        time.
+        """Find the best parameters of a rule, as `cep rules tune` does.
 
-        `proposed` is the present setting unless another one is better on the last part of the time (`outcome`).
+        `proposed` of the result is the present setting, unless another one is better on the last part of the time,
+        which the search does not use; see `outcome`.
 
-        `tries` has values by parameter, like `{"large": "100..900/17"}`; `budget` is the maximum of alerts per day,
+        `tries` has values by parameter: `{"large": "100..900/17"}` are 17 of them; `budget` is the most alerts a day,
         `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; see `backtest` for the rest.
         Nothing is written. Raises: UsageError, SourceError.
         """
-        source, terms = measuring(events, given)
+        source, terms = source_and_terms(events, given)
         rule = self._one_rule(rule_id)
         axes = axes_of(rule.pattern, rule.record.params, tries or {})
         gap_ms = rule.gap_ms if gap is None else length_ms("gap", gap)
@@ -381,7 +381,7 @@ def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:
         with folder_at(Path(directory), commit) as folder:
             if folder is None:
                 raise UsageError(f"{rules}: there is no commit {commit} of a git repository that has {directory}")
-            return _in_force(replace(GivenRules.read(folder, None), shown=str(rules)))
+            return _in_force(replace(GivenRules.read(folder, None), display_name=str(rules)))
     if path.suffix == ".cep":
         if control is not None:
             raise UsageError(f"control records change rules, and {path} has patterns; give the folder of the rules")
@@ -421,7 +421,7 @@ def _mistakes(subject: str, mistakes: Sequence[Diagnostic], sources: Mapping[str
 def _in_force(loaded: GivenRules) -> Rules:
     rules = Rules(loaded)
     if not len(rules):
-        raise UsageError("\n".join([f"{loaded.shown} has no rule that can be in force", *rules.problems]))
+        raise UsageError("\n".join([f"{loaded.display_name} has no rule that can be in force", *rules.problems]))
     for problem in rules.problems:
         warnings.warn(problem, UserWarning, stacklevel=3)
     return rules

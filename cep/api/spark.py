@@ -24,7 +24,7 @@ from cep.runners.job import live_job
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, open_checkpoint, read_job
 from cep.step.job import Job
 
-_LOCAL = ("timestamp_ntz", "date")
+_LOCAL_TYPES = ("timestamp_ntz", "date")
 
 
 def is_spark(events: object) -> bool:
@@ -49,14 +49,14 @@ class StreamTerms(Forms, total=False):
     """Settings of a live job, by the names and with the values that `[job]` has in a settings file; and how values are
     written."""
 
-    lateness: str
-    order: str
-    dedup: str
-    ahead_max: str
-    keys: Sequence[str]
-    key_groups: int
-    levels: int
-    pages: int
+    lateness: str  # how late an event may come
+    order: str  # "event_time": sorted before matching; "arrival"
+    dedup: str  # how long event ids are remembered
+    ahead_max: str  # how far ahead of the clock an event may be dated
+    keys: Sequence[str]  # fields to route by, in addition to the rules' keys
+    key_groups: int  # parts of the state, by hash of the key
+    levels: int  # of rules that read events of other rules
+    pages: int  # stored parts of a key group
 
 
 def forms_of(terms: StreamTerms) -> tuple[Forms, dict[str, Any]]:
@@ -122,14 +122,15 @@ def _job(rules: GivenRules, terms: Terms) -> Job:
 
 
 def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
-    """Select the columns that the rules read, under the names of their fields. Raises: UsageError."""
+    """Select the columns that the rules read, under the names of their fields, or VIEW/FIELD. Times without a zone get
+    the zone of `naming`. Raises: UsageError."""
     from cep.runners.spark.match import fields_of  # noqa: PLC0415 Spark takes a second to import
 
     names = tuple(events.columns)
     field_names = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]
     sources = sources_of(names, field_names, naming.columns or {})
     time_fields = set()
-    for fields_given, fixed in naming.fields_of(sources):
+    for fields_given, fixed in naming.fields_of(sources):  # for each view; `fixed`: one value in all rows
         from_source = present_types(schema, None, fixed)
         if TYPE_FIELD not in fields_given or len(from_source) == 1:  # otherwise each row has its type
             check_columns(from_source, fields_given, names)
@@ -137,8 +138,8 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     times = [name for name in sources if view_of(name)[1] in time_fields]
     paths = {field: path_of(column, names) for field, column in sources.items()}
     fields = fields_of(events, paths)
-    local = [field for field in times if fields.schema[field].dataType.typeName() in _LOCAL]
-    if not local or naming.has_time:
+    local = [field for field in times if fields.schema[field].dataType.typeName() in _LOCAL_TYPES]
+    if not local or naming.has_time:  # decoding reads times in the caller's form, with the zone
         return fields
     if naming.tz is None:
         raise UsageError(no_zone(sources[local[0]]))

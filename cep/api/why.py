@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cep.api.events import Past
+from cep.api.events import EventReader
 from cep.api.replay import GivenRules, Produced, Terms, end_of, job_of, produce, producers_of, reads_produced
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX
@@ -67,7 +67,7 @@ class Why:
         return f'<pre style="overflow-x:auto">{text}</pre>'
 
 
-def explain(rules: GivenRules, alert: dict[str, Any], past: Past) -> Why:
+def explain(rules: GivenRules, alert: dict[str, Any], reader: EventReader) -> Why:
     """Explain an alert: its events with the compared values, their source events, and the measures of the match.
 
     Raises: UsageError, SourceError.
@@ -75,13 +75,13 @@ def explain(rules: GivenRules, alert: dict[str, Any], past: Past) -> Why:
     rule = next((r for r in rules.versions(alert["rule_id"]) if r.version == alert["version"]), None)
     parts: list[Text | Table] = [*_head(alert), *_doc(rule)]
     if rule is None:
-        parts.append(Text(f"{rules.shown} has no version {alert['version']} of {alert['rule_id']} in force"))
+        parts.append(Text(f"{rules.display_name} has no version {alert['version']} of {alert['rule_id']} in force"))
         return Why(False, tuple(parts))
     if rule.content_hash != alert["content_hash"]:
         parts.append(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
-    records, produced, rejections = _records(rules, rule, past, alert["key"])
+    records, produced, rejections = _records(rules, rule, reader, alert["key"])
     answer = why(
-        _world(rules, [rule], past, to_the_end=bool(alert.get("unconfirmed"))),
+        _world(rules, [rule], reader, to_the_end=bool(alert.get("unconfirmed"))),
         rule,
         records.batch,
         [e["event_id"] for e in alert["events"]],
@@ -96,7 +96,7 @@ def explain(rules: GivenRules, alert: dict[str, Any], past: Past) -> Why:
 
 
 def explain_not(
-    rules: GivenRules, rule_id: str, key: Sequence[str], past: Past, at: str | None = None,
+    rules: GivenRules, rule_id: str, key: Sequence[str], reader: EventReader, at: str | None = None,
     late_ids: LateIds | None = None,
 ) -> Why:  # fmt: skip
     """Explain the missing alert of a rule for a key, around the event time `at` if that is given.
@@ -114,9 +114,9 @@ def explain_not(
     versions = [rule for rule in versions if rule.pattern.key == domain]
     deployment = rules.deployment
     values = tokens_of_key(deployment.schema, domain, key)[0]
-    records, produced, rejections = _records(rules, versions[-1], past, key_of(values))
+    records, produced, rejections = _records(rules, versions[-1], reader, key_of(values))
     late = frozenset[str]() if late_ids is None else late_ids(domain, key_of(values))
-    world = _world(rules, versions, past)
+    world = _world(rules, versions, reader)
     answer = why_not(world, versions, records.batch, at_ms, late)
     shown = f"{rule_id} for {', '.join(f'{f} {v}' for f, v in zip(domain, values, strict=True))}"
     parts: list[Text | Table] = [*_poison(records), *_doc(versions[-1])]
@@ -143,30 +143,30 @@ def explain_not(
 
 
 def _world(
-    rules: GivenRules, versions: Sequence[DeployedRule], past: Past, *, to_the_end: bool = False
+    rules: GivenRules, versions: Sequence[DeployedRule], reader: EventReader, *, to_the_end: bool = False
 ) -> World:  # fmt: skip
     """Return the inputs of traces other than events. The whole history is read only if its end may matter."""
     deployment = rules.deployment
     end_ms = TIME_MS_MAX
     if not to_the_end and any(fires_on_deadlines(rule.pattern) for rule in versions):
-        end_ms = end_of(rules, past.pieces(deployment.schema))
+        end_ms = end_of(rules, reader.pieces(deployment.schema))
     return World(deployment.schema, deployment.rulebook.lists.timelines(), end_ms)
 
 
 def _records(
-    rules: GivenRules, rule: DeployedRule, past: Past, key: str
+    rules: GivenRules, rule: DeployedRule, reader: EventReader, key: str
 ) -> tuple[KeyRecords, Produced | None, Rejections]:
     """Read the records of a key, repeated events once. A rule that reads produced events needs the whole history."""
     schema, domain = rules.deployment.schema, rule.pattern.key
-    records = past.of_key(schema, domain, key)
-    job = job_of(rules.deployment, Terms(period=Period(dedup_ms=past.dedup_ms)))
+    records = reader.of_key(schema, domain, key)
+    job = job_of(rules.deployment, Terms(period=Period(dedup_ms=reader.dedup_ms)))
     batch, reused_ids = without_repeats(job, records.batch)
     rejections = rejections_of_poison(len(records.batch), records.poison, reused_ids)
     records = replace(records, batch=batch)
     if not reads_produced(rule, schema):
         return records, None, rejections
-    produced = produce(rules, past.pieces(schema))
-    return produced.with_key(records, schema, domain, key), produced, rejections
+    produced = produce(rules, reader.pieces(schema))
+    return produced.with_derived_events(records, schema, domain, key), produced, rejections
 
 
 def _below(loaded: GivenRules, rule: DeployedRule) -> list[Text]:

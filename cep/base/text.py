@@ -8,7 +8,9 @@ Tested by: tests/model/test_rule.py, tests/base/test_visible.py, tests/base/test
 """
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from types import UnionType
 from typing import Any
 
@@ -57,6 +59,17 @@ def _escape(match: re.Match[str]) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that a mistyped one is most like; None if it is like none."""
+    return next(iter(get_close_matches(name, names, n=1)), None)
+
+
+def hint_at_nearest(name: str, names: Iterable[str], form: str = "; did you mean `{}`?") -> str:
+    """Return a hint at the name that a mistyped one is most like; "" if it is like none."""
+    nearest = nearest_name(name, names)
+    return "" if nearest is None else form.format(nearest)
 
 
 def of_type(name: str, value: Any, type_: type | UnionType) -> Any:

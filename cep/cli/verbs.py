@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from cep.base.exits import MEANINGS, Exit
 from cep.base.process import paused
+from cep.base.text import nearest_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +262,6 @@ def unknown(word: str, name: str, group: Group) -> str:
     """Return a message about an unknown word of a group. It names the nearest verb; at the top, the nearest of all."""
     below = {inner: f"{name} {inner}".strip() for inner in group.entries()}
     names = {**{whole.rsplit(" ", 1)[-1]: whole for whole in VERBS if group is TOP}, **below}
-    near = get_close_matches(word, names, n=1)
-    hint = f"did you mean `cep {names[near[0]]}`?" if near else f"`{f'cep {name}'.strip()} --help` lists the verbs"
+    nearest = nearest_name(word, names)
+    hint = f"did you mean `cep {names[nearest]}`?" if nearest else f"`{f'cep {name}'.strip()} --help` lists the verbs"
     return f"there is no verb {word}; {hint}"

@@ -15,7 +15,7 @@ import orjson
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from cep.api.events import Past
+from cep.api.events import EventReader
 from cep.api.replay import GivenRules
 from cep.api.why import Why, explain, explain_not
 from cep.base.errors import SourceError, UnreadableError, UsageError
@@ -103,10 +103,10 @@ def _rules(options: argparse.Namespace) -> GivenRules:
     return GivenRules.read(options.rules, options.control, options.levels, trust=trust)
 
 
-def _past(options: argparse.Namespace, rules: GivenRules) -> Past:
+def _past(options: argparse.Namespace, rules: GivenRules) -> EventReader:
     period = given_period(options)
     records = given_events(options, rules.deployment.schema)
-    return Past(
+    return EventReader(
         lambda schema, domain, key: period.cut_key(read_key(records.paths, schema, domain, key, records.mapping)),
         period.reader(records),
         period.dedup_ms,

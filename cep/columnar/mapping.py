@@ -15,7 +15,6 @@ Tested by: tests/columnar/test_mapping.py, tests/sources/test_csv_form.py.
 from __future__ import annotations
 
 import codecs
-import difflib
 import json
 import re
 import zoneinfo
@@ -29,7 +28,7 @@ import pyarrow.compute as pc
 
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema, field_values
-from cep.base.text import utc_ms
+from cep.base.text import hint_at_nearest, utc_ms
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import NumberForm, Written
 from cep.columnar.times import TIME_UNITS, UNITS_US, check_form
@@ -315,9 +314,8 @@ def mapping_of(
     if written.form:
         check_form(written.form)
     if written.zone and written.zone not in zoneinfo.available_timezones():
-        close_matches = difflib.get_close_matches(written.zone, zoneinfo.available_timezones(), n=1)
-        hint = f"; did you mean {close_matches[0]}?" if close_matches else ", such as UTC or Europe/Berlin"
-        raise UsageError(f"{written.zone} is no time zone{hint}")
+        hint = hint_at_nearest(written.zone, zoneinfo.available_timezones(), "; did you mean {}?")
+        raise UsageError(f"{written.zone} is no time zone{hint or ', such as UTC or Europe/Berlin'}")
     parts = [text.partition(":") for text in minor]
     for name, sign, by in parts:
         if not name or (sign and not by):
@@ -378,9 +376,8 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
         *(n for n, _, _ in mapping.values),
     ):
         if name not in names:
-            close_matches = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean `{close_matches[0]}`?" if close_matches else f"they have {', '.join(names)}"
-            raise UsageError(f"the events have no field `{name}`; {hint}")
+            hint = hint_at_nearest(name, names) or f"; they have {', '.join(names)}"
+            raise UsageError(f"the events have no field `{name}`{hint}")
     named = mapping.constants.get(TYPE_FIELD)
     if named is not None and schema.event_type(named) is None:
         names = [event_type.name for event_type in schema.event_types]
@@ -396,9 +393,8 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
         if type_ is None or type_.kind not in (Kind.STRING, Kind.ENUM, Kind.BOOL) or type_.protected:
             raise UsageError(f"--values {name}.{value}: only enums, plain strings and bools have words for values")
         if type_.kind is Kind.ENUM and word not in type_.symbols:
-            close_matches = difflib.get_close_matches(word, type_.symbols, n=1)
-            hint = f"did you mean {close_matches[0]}?" if close_matches else f"it has {', '.join(type_.symbols)}"
-            raise UsageError(f"--values {name}.{value}={word}: `{name}` has no symbol {word}; {hint}")
+            hint = hint_at_nearest(word, type_.symbols, "; did you mean {}?") or f"; it has {', '.join(type_.symbols)}"
+            raise UsageError(f"--values {name}.{value}={word}: `{name}` has no symbol {word}{hint}")
     _check_paths(mapping, schema)
 
 

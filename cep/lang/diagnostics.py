@@ -7,12 +7,12 @@ Tested by: tests/lang/test_diagnostics.py, tests/lang/golden/diagnostics/
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cep.base.limits import DIAGNOSTICS_MAX
+from cep.base.text import nearest_name
 
 
 class Severity(StrEnum):
@@ -142,8 +142,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     by_look = {_look(c): c for c in names}
     if _look(name) in by_look:
         return by_look[_look(name)]
-    close = difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
-    return close[0] if close else None
+    return nearest_name(name[:80], names)
 
 
 def nearest_fix(name: str, candidates: Iterable[str], span: Span) -> Fix | None:

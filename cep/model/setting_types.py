@@ -10,7 +10,6 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,7 @@ from cep.base.errors import UnreadableError, UsageError
 from cep.base.files import read_file
 from cep.base.limits import SECRET_FILE_BYTES_MAX
 from cep.base.secrets import check_registry
-from cep.base.text import utc_ms
+from cep.base.text import hint_at_nearest, utc_ms
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")
@@ -217,9 +216,7 @@ def _problem(detail: ErrorDetails, valid_names: tuple[str, ...], tags: tuple[str
     path = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     match detail["type"]:
         case "extra_forbidden":
-            name = str(location[-1])
-            near = get_close_matches(name, valid_names, n=1)
-            return Problem(path, f"no such name here{f'; did you mean `{near[0]}`?' if near else ''}")
+            return Problem(path, f"no such name here{hint_at_nearest(str(location[-1]), valid_names)}")
         case "missing":
             return Problem(path, "is missing")
         case "value_error":

@@ -15,7 +15,6 @@ Tested by: tests/rulebook/test_carry.py, tests/rulebook/test_suppression.py
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from cep.base.errors import StateError
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import EventType, Schema, Type, is_wider
 from cep.base.secrets import token_key
+from cep.base.text import hint_at_nearest
 from cep.columnar.decode import key_parts
 from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic
@@ -64,7 +64,7 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
             return Outcome("refused", reason, tuple(mistakes))
     pattern = checked.patterns.get(record.pattern)
     if pattern is None:
-        near = _did_you_mean(record.pattern, tuple(checked.patterns))
+        near = hint_at_nearest(record.pattern, tuple(checked.patterns))
         return Outcome("refused", f"the text has no pattern `{record.pattern}`{near}")
     bound = None if record.params else checked.by_default.get(record.pattern)
     if bound is None:
@@ -153,7 +153,7 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
         offered = job.event_type(name)
         if offered is None:
             names = tuple(e.name for e in job.event_types)
-            return f"the job has no events `{name}`{_did_you_mean(name, names)}"
+            return f"the job has no events `{name}`{hint_at_nearest(name, names)}"
         if declared.order_field not in ("", offered.order_field):
             in_job = f"by `{offered.order_field}`" if offered.order_field else "by no field"
             return f"`{name}` is in order by `{declared.order_field}` in the rule and {in_job} in the job"
@@ -221,7 +221,7 @@ def _message_reason(record: UpsertRecord, pattern: PatternIR) -> str:
     names = ("key", *measures)
     for name in record.placeholders:
         if name not in names:
-            return f"the message speaks of {{{name}}}, which the pattern does not emit{_did_you_mean(name, names)}"
+            return f"the message speaks of {{{name}}}, which the pattern does not emit{hint_at_nearest(name, names)}"
     return ""
 
 
@@ -233,14 +233,9 @@ def _escalate_reason(record: UpsertRecord, pattern: PatternIR) -> str:
         return "`escalate` says what breaks `suppress`, which the rule does not have; leave it out"
     numbers = tuple(m.name for m in pattern.measures if m.value.type.is_number)
     if record.escalate not in numbers:
-        named = _did_you_mean(record.escalate, numbers)
+        named = hint_at_nearest(record.escalate, numbers)
         return f"`escalate` names `{record.escalate}`, which is no number that the pattern emits{named}"
     return ""
-
-
-def _did_you_mean(name: str, names: tuple[str, ...]) -> str:
-    near = get_close_matches(name, names, n=1)
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 _HELP = "give tokens, as alerts show them"

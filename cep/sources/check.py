@@ -8,7 +8,6 @@ It reads the first records of JSON and CSV, and the columns of Parquet. Later mi
 Tested by: tests/cli/test_replay.py
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
@@ -18,6 +17,7 @@ from typing import Any
 
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
+from cep.base.text import nearest_name
 from cep.columnar.mapping import TYPE_FIELD, FieldMapping, shown_path, value_at
 from cep.columnar.times import form_has_zone, has_zone
 from cep.sources.csv_form import shown_form
@@ -103,8 +103,8 @@ def _check_columns(path: Path, sample: Sequence[Mapping[str, Any]], schema: Sche
         if not (is_required or mapping.is_named(name)) or any(_has(record, place) for record in sample):
             continue
         names = list(dict.fromkeys(n for record in sample for n in _names_of(record)))
-        close_matches = difflib.get_close_matches(place[-1], [n.rpartition(".")[2] for n in names], n=1)
-        nearest_names = [n for n in names if close_matches and n.rpartition(".")[2] == close_matches[0]]
+        nearest = nearest_name(place[-1], [n.rpartition(".")[2] for n in names])
+        nearest_names = [n for n in names if n.rpartition(".")[2] == nearest]
         hint = f"they have {', '.join(names[:_NAMES_SHOWN_MAX])}" if names else "they have no fields"
         hint = f"did you mean {nearest_names[0]}?" if nearest_names else hint
         raise UsageError(

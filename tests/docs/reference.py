@@ -16,10 +16,12 @@ Tested by: tests/docs/test_reference.py
 """
 
 import argparse
+import ast
 import inspect
 import io
 import json
 import re
+import textwrap
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -287,14 +289,36 @@ def _fields(kind: type) -> Iterator[str]:
     shown = [each for each in fields(kind) if not each.name.startswith("_")] if is_dataclass(kind) else []
     if shown:
         yield from ("", "| field | type |", "| --- | --- |")
+    types = {name: text for base in kind.__mro__[-2::-1] for name, text in _written_types(base).items()}
     for each in shown:
-        type_ = each.type if isinstance(each.type, str) else each.type.__name__
-        yield f"| `{each.name}` | `{type_.replace('|', '¦')}` |"
+        yield f"| `{each.name}` | `{types[each.name].replace('|', '¦')}` |"
+
+
+def _written_types(member: Any) -> dict[str, str]:
+    """Return the types of the fields of a class, or of the parameters and the result of a function, as its source has
+    them: objects of types would have the names of their modules."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(member))).body
+    inside = (
+        node.body
+        if isinstance(node, ast.ClassDef)
+        else ast.walk(node.args)
+        if isinstance(node, ast.FunctionDef)
+        else ()
+    )
+    written = [(each.arg, each.annotation) for each in inside if isinstance(each, ast.arg)]
+    written += [(ast.unparse(each.target), each.annotation) for each in inside if isinstance(each, ast.AnnAssign)]
+    written += [("return", node.returns)] if isinstance(node, ast.FunctionDef) else []
+    return {name: ast.unparse(annotation).strip("'") for name, annotation in written if annotation is not None}
 
 
 def _documented(name: str, member: Any, depth: int) -> Iterator[str]:
     """Yield a heading with the signature, and the docstring below it."""
-    signature = str(inspect.signature(member)) if inspect.isfunction(member) else ""
+    signature = ""
+    if inspect.isfunction(member):
+        types, plain = _written_types(member), inspect.signature(member)
+        parameters = [each.replace(annotation=types.get(each.name, each.empty)) for each in plain.parameters.values()]
+        returned = types.get("return", plain.empty)
+        signature = str(plain.replace(parameters=parameters, return_annotation=returned))
     signature = re.sub(r"\(self(, )?", "(", signature).replace("'", "")
     yield from ("", f"{'#' * depth} `{name}{signature}`")
     yield from _prose(inspect.getdoc(member) or "")

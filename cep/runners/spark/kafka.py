@@ -43,7 +43,6 @@ Tested by: tests/runners/spark/test_kafka.py, tests/runners/spark/test_live.py, 
 
 from __future__ import annotations
 
-import difflib
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -58,6 +57,7 @@ from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_WAIT_MS_MAX, TIME_MS_MIN
+from cep.base.text import nearest_name
 from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.runners.spark.admission import AdmittedReader, ReadAllAvailable, ReadLimit, ReadMaxRows
 from cep.runners.spark.paused_partitions import partition_name, read_paused, without_paused
@@ -188,8 +188,8 @@ def parse_options(options: Mapping[str, str]) -> Options:
     option_names = {name.lower(): name for name in _OPTIONS}
     for name in values:
         if name not in option_names:
-            near = difflib.get_close_matches(name, option_names, n=1)
-            hint = f"did you mean {option_names[near[0]]}" if near else f"known: {', '.join(_OPTIONS)}, kafka.*"
+            nearest = nearest_name(name, option_names)
+            hint = f"did you mean {option_names[nearest]}" if nearest else f"known: {', '.join(_OPTIONS)}, kafka.*"
             raise UsageError(f"{FORMAT} has no option {name}; {hint}")
     topics = tuple(dict.fromkeys(t.strip() for t in values.get("topic", "").split(",") if t.strip()))
     for name, value in (("bootstrap.servers", servers), ("topic", topics)):
