@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     """Run `cep rules audit`. Returns 0, or 1 if something is wrong with the trail. Raises: UsageError, SourceError."""
     console = Terminal(highlight=False, soft_wrap=True)
     if options.what == "show":
-        _show(_trail(options), console)
+        _print_lines(_trail(options), console)
         return 0
     heads = _heads(options)
     verdict = verify(_trail(options), heads.last, heads.by_place)
@@ -95,14 +95,16 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Heads:
-    """The last head of the job's audit, earlier heads by place, and the faults of heads that are not valid."""
+    """The heads of the job's audit (number and hash of its last line at some time): the last one, earlier ones by the
+    place that has them, and the faults of invalid ones."""
 
     last: Head | None = None
     by_place: dict[str, Head] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def add(self, place: str, read: Callable[[], Any], *, is_last: bool = True) -> None:
-        """Add the head that `read` returns, if there is one. The first one with `is_last` is the last head."""
+        """Add the head (number and hash of a line) that `read` takes from a place, if any. The first one with `is_last`
+        must be the last line of the audit, the others must be among its lines."""
         try:
             values = read()
             if values is None:
@@ -118,7 +120,8 @@ class _Heads:
 
 
 def _heads(options: argparse.Namespace) -> _Heads:
-    """Collect audit heads from --head, the status topic and the checkpoint folder. Raises: UsageError, SourceError."""
+    """Collect heads of the audit (number and hash of its last line) from --head, the status topic and the checkpoint
+    folder. Raises: UsageError, SourceError."""
     heads = _Heads(_given_head(options.head))
     settings = settings_of(options)
     servers, name = settings.kafka.bootstrap_servers, settings.control.status_topic
@@ -134,7 +137,7 @@ def _heads(options: argparse.Namespace) -> _Heads:
         heads.add(STATUS_FILE, lambda: read_document(folder / STATUS_FILE).get("audit"))
     if folder is not None and is_embedded(folder):
         target = target_of(folder)
-        for number in checkpoint_numbers(target)[-1:]:  # it may be older than the last line
+        for number in checkpoint_numbers(target)[-1:]:  # taken at some time, so lines may have come after it
             read = partial(_checkpoint_head, target, number)
             heads.add(f"checkpoint {number}", read, is_last=False)
     return heads
@@ -175,13 +178,14 @@ def _lines(path: Path) -> Iterator[Line]:
             raise UsageError(f"{file_path} cannot be read: {error}; name a file or a folder of dead letters") from error
 
 
-def _show(lines: Iterator[Line], console: Console) -> None:
+def _print_lines(lines: Iterator[Line], console: Console) -> None:
+    """Print the lines of an audit as a table, with a remark for each line that cannot be read."""
     table = new_table(("line", "what", "of", "version", "outcome", "by", "reason"))
     for line in lines:
         try:
             values = dict(json.loads(line.data))
             values |= texts_of(line.data)
-            values["what"] = _what(values)
+            values["what"] = _subject(values)
             cells = [str(values.get(name, "")) for name in ("number", "what", "of", "version")]
             people = _people(values)
         except (ValueError, TypeError, RecursionError):
@@ -198,7 +202,7 @@ def _people(values: Mapping[str, Any]) -> str:
     return " and ".join(map(str, values.get("by", ())))
 
 
-def _what(values: Mapping[str, Any]) -> str:
+def _subject(values: Mapping[str, Any]) -> str:
     """Return the subject of a line: the kind of its record, or the name of another event of the job."""
     subject, kind = str(values.get("what", "")), values.get("kind")
     if kind is None:

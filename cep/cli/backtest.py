@@ -15,7 +15,7 @@ from cep.analysis.prune import Pruned, prune
 from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, new_table, print_whole
-from cep.cli.given_events import given_events, judged
+from cep.cli.given_events import exit_code_of, given_events
 from cep.cli.labelled import (
     add_label_arguments,
     add_rules_argument,
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json is not None:
         write_json(measured.figures.to_json(), options.json)
         console.print(f"wrote {options.json}", markup=False)
-    return judged(options, errors, 0, measured.history.replayed)
+    return exit_code_of(options, errors, 0, measured.history.replayed)
 
 
 def _measured(options: argparse.Namespace, errors: Console) -> Measured:
@@ -175,7 +175,7 @@ def run_prune(options: argparse.Namespace) -> int:
     _print(pruned, Terminal(highlight=False, soft_wrap=True))
     if options.json is not None:
         write_json(asdict(pruned), options.json)
-    return judged(options, errors, int(bool(pruned.removed)), measured.history.replayed)
+    return exit_code_of(options, errors, int(bool(pruned.removed)), measured.history.replayed)
 
 
 def _print(pruned: Pruned, console: Console) -> None:

@@ -21,9 +21,9 @@ from cep.cli.given_events import (
     add_events_arguments,
     add_period_arguments,
     add_to_the_end_argument,
+    exit_code_of,
     given_events,
     given_period,
-    judged,
 )
 from cep.cli.labelled import add_label_terms, deployed_folder
 from cep.cli.verbs import Parser
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     comparison = compare(replays[0].alerts, replays[1].alerts)
     _print_figures(replays, measured, console)
     print_changes(comparison, options.examples, console)
-    return judged(options, errors, int(bool(comparison.gained or comparison.lost)), *replays)
+    return exit_code_of(options, errors, int(bool(comparison.gained or comparison.lost)), *replays)
 
 
 def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], console: Console) -> None:

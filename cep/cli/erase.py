@@ -64,7 +64,7 @@ _ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments of the verb."""
+    """Declare the arguments of `cep job erase`."""
     parser.declare(
         "--key FIELD=VALUE,…",
         "a key, with the value of each of its fields; may be given several times",
@@ -109,19 +109,20 @@ def run(options: argparse.Namespace) -> int:
             f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
             "key there, and restore it into a new folder: `cep job erase --help` has the commands"
         )
-    erasure = _Asked(tuple(key_texts), options.request, options.sign_with)
+    erasure = _ErasureRequest(tuple(key_texts), options.request, options.sign_with)
     if erasure.sign_with is not None:
         return _sign_request(folder, erasure, is_job=options.checkpoint is not None)
     topic = _audit_topic(options)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-erase-", dir=folder.resolve().parent) as scratch:
-        erased, searched, unwritten = (
+        erased, searched_texts, unwritten = (
             _erase_job(folder, Path(scratch), erasure, has_topic=topic is not None)
             if options.checkpoint
             else _erase_saved(folder, Path(scratch), erasure, options.audit)
         )
-    files_left, unsearched = _files_with(folder, searched)
+    files_left, unsearched = _files_with(folder, searched_texts)
     unsearched += [f"{count:,} entries of {kind}" for kind, count in sorted(erased.unsearched.items())]
     _print(folder, erased, files_left, unsearched)
+    # Lines about this erasure that are in no folder: to be sent to the topic, otherwise printed for the user.
     unsent = _unsent(topic, unwritten) if topic is not None else ()
     for line in unwritten if topic is None else unsent:
         printed("the job's audit goes on with this line; put it behind the others, into their folder or their topic:")
@@ -134,15 +135,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The keys as they were given, the file of the request, and the private key to sign it with."""
+class _ErasureRequest:
+    """A user's request to erase keys: the keys as given, the file of signatures, and the private key to sign with."""
 
     keys: tuple[str, ...]
     request: Path | None
     sign_with: Path | None
 
-    def digests(self, job: Job, texts: Collection[str]) -> list[str]:
-        """Return the digests of the keys for the audit, empty without signatures. Raises: UsageError."""
+    def digests(self, job: Job, key_texts: Collection[str]) -> list[str]:
+        """Return the signed digests of the keys, for the audit; empty if the job takes unsigned changes. Raises:
+        UsageError."""
         if job.trust is None:
             return []
         if self.request is None:
@@ -151,11 +153,11 @@ class _Asked:
                 "--request FILE and --sign-with KEY; then run it with --request FILE"
             )
         request = read_request(self.request)
-        check_request(request, texts, job.trust)
+        check_request(request, key_texts, job.trust)
         return sorted(request.digests)
 
 
-def _sign_request(folder: Path, erasure: _Asked, *, is_job: bool) -> int:
+def _sign_request(folder: Path, erasure: _ErasureRequest, *, is_job: bool) -> int:
     """Sign a request as its author, or as the approver of an existing request. Return 0. Raises: UsageError."""
     if is_job:
         job = read_job(folder)
@@ -165,8 +167,8 @@ def _sign_request(folder: Path, erasure: _Asked, *, is_job: bool) -> int:
             job = Job.from_json(payload_in(saved).job)
     if job is None or job.trust is None or erasure.request is None:
         raise UsageError("--sign-with needs --request FILE, and a job that takes signed changes")
-    texts = {text for domain_texts in _keys(job, erasure.keys).values() for text in domain_texts}
-    is_whole = write_request(erasure.request, texts, job.trust, private_key(erasure.sign_with))
+    key_texts = {text for domain_texts in _keys(job, erasure.keys).values() for text in domain_texts}
+    is_whole = write_request(erasure.request, key_texts, job.trust, private_key(erasure.sign_with))
     step = "run it without --sign-with to erase" if is_whole else "another person runs the same command"
     printed(f"signed: {erasure.request}; {step}")
     return 0
@@ -206,7 +208,8 @@ def _lines(path: Path | None) -> list[str]:
 
 
 def _keys(job: Job, key_texts: Sequence[str]) -> dict[KeyDomain, set[str]]:
-    """Return the keys to erase by domain, in the form that events have. Raises: UsageError without quoting a value."""
+    """Return the keys to erase by domain (names of the key's fields), as events have them: a protected field as tokens,
+    one for each secret. Raises: UsageError without quoting a value."""
     keys: dict[KeyDomain, set[str]] = {}
     for number, text in enumerate(key_texts, 1):
         parts = dict(part.partition("=")[::2] for part in text.split(","))
@@ -220,24 +223,24 @@ def _keys(job: Job, key_texts: Sequence[str]) -> dict[KeyDomain, set[str]]:
 
 
 def _erase_job(
-    folder: Path, scratch: Path, erasure: _Asked, *, has_topic: bool
+    folder: Path, scratch: Path, erasure: _ErasureRequest, *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
     """Erase keys from a job's folder. Return the erased items, the searched texts, and audit lines for a topic."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
     keys = _keys(job, erasure.keys)
-    texts = {text for domain_texts in keys.values() for text in domain_texts}
-    digests = erasure.digests(job, texts)
+    key_texts = {text for domain_texts in keys.values() for text in domain_texts}
+    digests = erasure.digests(job, key_texts)
     source = Target(str(scratch / "before"))
     embedded.save([folder], source)
-    copied = _copy_dead_letters(folder, scratch / "letters", texts)
-    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare, digests)
+    copied = _copy_dead_letters(folder, scratch / "letters", key_texts)
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.emptied, digests)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
     if (scratch / "letters").is_dir():  # without the folder, the job has set nothing aside
         shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
     erased.removed["lines of dead letters"] += copied.left_out
-    erased.removed["texts of the audit"] += len(copied.bare)
+    erased.removed["texts of the audit"] += len(copied.emptied)
     unwritten = erased.audit
     if (folder / AUDIT_FOLDER).is_dir():  # as a copy; the topic gets the line, too
         _append_audit(scratch / "job" / AUDIT_FOLDER, erased.audit)
@@ -251,41 +254,43 @@ def _erase_job(
                 target.remove(f"{part}/{name}" if part else name)
     folder.rename(scratch / "gone")
     (scratch / "job").rename(folder)
-    return erased, ways_to_write(texts), unwritten
+    return erased, ways_to_write(key_texts), unwritten
 
 
 def _erase_saved(
-    folder: Path, scratch: Path, erasure: _Asked, audit: Path | None
+    folder: Path, scratch: Path, erasure: _ErasureRequest, audit: Path | None
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Erase keys from a savepoint. Return the same as `_erase_job`; a savepoint does not keep audit lines."""
+    """Erase keys from a savepoint by a copy that takes its place. Return the erased items, the searched texts, and the
+    audit's new lines, which a savepoint does not keep."""
     source = Target(str(folder.resolve()))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
     job = Job.from_json(payload.job)
     keys = _keys(job, erasure.keys)
-    texts = {text for domain_texts in keys.values() for text in domain_texts}
-    digests = erasure.digests(job, texts)
-    copied = _Copied() if audit is None else _copy_dead_letters(audit, scratch / "letters", texts)
-    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.bare, digests)
+    key_texts = {text for domain_texts in keys.values() for text in domain_texts}
+    digests = erasure.digests(job, key_texts)
+    copied = _Copied() if audit is None else _copy_dead_letters(audit, scratch / "letters", key_texts)
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.emptied, digests)
     folder.rename(scratch / "gone")
     (scratch / "after").rename(folder)
     if audit is not None:
-        erased.removed["texts of the audit"] += len(copied.bare)
+        erased.removed["texts of the audit"] += len(copied.emptied)
         for path in sorted(path for path in (scratch / "letters").rglob("*") if path.is_file()):
             shutil.move(path, audit / path.relative_to(scratch / "letters"))
-    return erased, ways_to_write(texts), erased.audit
+    return erased, ways_to_write(key_texts), erased.audit
 
 
 @dataclass(slots=True)
 class _Copied:
-    """The count of lines left out, the numbers of lines of the audit that lost texts, and if there is an audit."""
+    """The count of dead letters left out, the numbers of audit lines that lost texts, and if there is an audit."""
 
     left_out: int = 0
-    bare: set[int] = field(default_factory=set)
+    emptied: set[int] = field(default_factory=set)
     has_audit: bool = False
 
 
-def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Copied:
-    """Copy a folder without the lines about the keys. An audit line that snoozes such a key loses only its texts."""
+def _copy_dead_letters(folder: Path, into: Path, key_texts: Collection[str]) -> _Copied:
+    """Copy a folder of dead letters without the letters about the keys. Lines of the audit stay; a line about a snooze
+    (suppressed alerts) of such a key loses its texts."""
     copied = _Copied()
     for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
         copy = into / path.relative_to(folder)
@@ -294,12 +299,12 @@ def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Cop
             for line in lines:
                 if is_audit(line):
                     copied.has_audit = True
-                    if snoozed_key(str(texts_of(line.rstrip(b"\n")).get("of", ""))) in texts:
+                    if snoozed_key(str(texts_of(line.rstrip(b"\n")).get("of", ""))) in key_texts:
                         number, stays = without_texts(line)
-                        copied.bare.add(number)
+                        copied.emptied.add(number)
                         others.write(stays + b"\n")
                         continue
-                elif _is_about(line, texts):
+                elif _is_about(line, key_texts):
                     copied.left_out += 1
                     continue
                 others.write(line)
@@ -307,25 +312,26 @@ def _copy_dead_letters(folder: Path, into: Path, texts: Collection[str]) -> _Cop
     return copied
 
 
-def _is_about(line: bytes, texts: Collection[str]) -> bool:
+def _is_about(line: bytes, key_texts: Collection[str]) -> bool:
     """Return True if a dead letter or its record has a key as a whole value; as a whole word if it is not JSON."""
     try:
         letter = json.loads(line)
         record = letter.pop("record", None)
     except (ValueError, AttributeError, RecursionError):
-        return names_key(line.decode("utf-8", "backslashreplace"), texts)
-    if any(value in texts for value in _values(letter)):
+        return names_key(line.decode("utf-8", "backslashreplace"), key_texts)
+    if any(value in key_texts for value in _values(letter)):
         return True
     if not isinstance(record, str):
-        return any(value in texts for value in _values(record))
+        return any(value in key_texts for value in _values(record))
     try:
-        return any(value in texts for value in _values(json.loads(record)))
+        return any(value in key_texts for value in _values(json.loads(record)))
     except (ValueError, RecursionError):
-        return names_key(record, texts) or names_key(_ESCAPED.sub(lambda code: chr(int(code[1], 16)), record), texts)
+        unescaped = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), record)  # \u0041 is A
+        return names_key(record, key_texts) or names_key(unescaped, key_texts)
 
 
 def _values(value: Any) -> Iterator[str]:
-    """Yield each value of a JSON document as text; also each whole list, because a key of several fields is one."""
+    """Yield the texts in a JSON document that can be a key: each value, and each list, as a key of several fields."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -352,8 +358,9 @@ def _is_first(lines: Sequence[bytes]) -> bool:
     return bool(lines) and int(json.loads(lines[0])["number"]) == 1
 
 
-def _files_with(folder: Path, searched: Sequence[bytes]) -> tuple[list[Path], list[str]]:
-    """Search files for the bytes of keys. Return the files that have them, and the files that cannot be searched."""
+def _files_with(folder: Path, searched_texts: Sequence[bytes]) -> tuple[list[Path], list[str]]:
+    """Search files for the bytes of keys. Return the files that have them, and the files that cannot be searched: not
+    readable, or with tokens (in place of values) of another secret, which may stand for the same keys."""
     files_left: list[Path] = []
     unsearched: list[str] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -362,9 +369,9 @@ def _files_with(folder: Path, searched: Sequence[bytes]) -> tuple[list[Path], li
         except OSError as error:
             unsearched.append(f"{path}: {error.strerror}")
             continue
-        if has_any_in_file(data, searched):
+        if has_any_in_file(data, searched_texts):
             files_left.append(path)
-        if path.suffix == ".jsonl" and has_other_tokens(data, searched):
+        if path.suffix == ".jsonl" and has_other_tokens(data, searched_texts):
             unsearched.append(str(path))
     return files_left, unsearched
 

@@ -117,7 +117,7 @@ def _share(text: str) -> float:
     return share
 
 
-def judged(options: argparse.Namespace, errors: Console, code: int, *replays: Replayed) -> int:
+def exit_code_of(options: argparse.Namespace, errors: Console, code: int, *replays: Replayed) -> int:
     """Print the rejected records of the replays. Return 1 if they are too many, otherwise `code`."""
     rejections = [rejections_of(replayed.counters, replayed.dead_letters) for replayed in replays]
     return max([code, *(tell_rejections(each, options.rejected_max, errors) for each in rejections)])

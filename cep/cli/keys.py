@@ -224,7 +224,7 @@ def run_approve(options: argparse.Namespace) -> int:
         refusal = reason_against(_of_author(record), trust.asking_one())
         if refusal is not None:
             raise UsageError(f"{options.change}: {refusal.reason}")
-    _show(options.change, records, trust)
+    _show_change(options.change, records, trust)
     _check_lists(options.change, records[0])
     if settings.publish.sign_with is None:
         console.print(f"approve it with `{_STEP.format(path=options.change)}`", markup=False)
@@ -279,13 +279,14 @@ def _started(record: UpsertRecord, effective_at: str | None) -> UpsertRecord:
 
 
 def _of_author(record: Signable) -> Signable:
-    assert record.signed is not None, "asked before"
+    assert record.signed is not None, "only signed changes come here"
     return record.model_copy(update={"signed": record.signed.model_copy(update={"approver": None})})
 
 
-def _show(path: Path, records: list[Signable], trust: Trust) -> None:
+def _show_change(path: Path, records: list[Signable], trust: Trust) -> None:
+    """Show a signed change to the person who may approve it. It has several records if it is a list in parts."""
     record = records[0]
-    assert record.signed is not None, "asked before"
+    assert record.signed is not None, "only signed changes come here"
     author = trust.signer(record.signed.author.key)
     printed(f"{record.kind} {record.id} version {record.version}, signed by {author.name if author else '?'}")
     printed(
@@ -302,7 +303,7 @@ def _show(path: Path, records: list[Signable], trust: Trust) -> None:
 
 def _before(path: Path, record: UpsertRecord, trust: Trust) -> list[Signable]:
     """Return the version that a change follows; [] if its file has another hash or no signatures."""
-    assert record.signed is not None, "asked before"
+    assert record.signed is not None, "only signed changes come here"
     if record.signed.previous_version == 0:
         return []
     file = path.with_name(f"{record.id}.{record.signed.previous_version}.json")

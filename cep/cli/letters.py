@@ -25,7 +25,7 @@ from cep.base.files import read_lines, replace_file
 from cep.base.schema import Schema
 from cep.base.terminal import Terminal
 from cep.cli.diff import print_changes
-from cep.cli.given_events import add_dedup_argument, add_events_arguments, given_events, judged
+from cep.cli.given_events import add_dedup_argument, add_events_arguments, exit_code_of, given_events
 from cep.cli.labelled import deployed_folder
 from cep.cli.settings import add_setting_arguments, settings_of
 from cep.cli.verbs import Parser
@@ -104,25 +104,26 @@ def run(options: argparse.Namespace) -> int:
         older_ms = length_ms("--older-than", options.older_than)
         _remove(options.folders, int(time.time() * 1_000) - older_ms, console)
         return 0
-    counts, late_ids = _read_dead_letters(options.letters)
+    counts, late_ids = _read_dead_letters(options.letters)  # of letters by code, and of events that came too late
     deployment = deployed_folder(options.rules, errors)
     dedup_ms = length_ms("--dedup", options.dedup)
     job = Job(deployment.schema, deployment.key_domains, dedup_ms=dedup_ms).begin()
-    before = given_events(options, deployment.schema)
+    original_records = given_events(options, deployment.schema)
     options.events = [*options.events, *(options.repaired or ())]
-    after = given_events(options, deployment.schema)
+    all_records = given_events(options, deployment.schema)
 
     def replayed(history: Pieces) -> Replayed:
         return replay_shown(job, deployment.rulebook, history, options.cores, errors)
 
-    without = replayed(_without(read_pieces(before.paths, job.schema, before.mapping), late_ids))
-    whole = replayed(_with_repaired(after, len(before.paths), job.schema))
+    originals = read_pieces(original_records.paths, job.schema, original_records.mapping)
+    as_matched = replayed(_without_events(originals, late_ids))  # as in the job, which left out late events
+    complete = replayed(_with_repaired(all_records, len(original_records.paths), job.schema))
     shown = ", ".join(f"{count:,} {code}" for code, count in sorted(counts.items())) or "none"
-    more = whole.counters["events"] - without.counters["events"]
+    more = complete.counters["events"] - as_matched.counters["events"]
     console.print(f"letters: {shown}; {more:,} events come back", markup=False)
-    comparison = compare(without.alerts, whole.alerts)
+    comparison = compare(as_matched.alerts, complete.alerts)
     print_changes(comparison, options.examples, console)
-    return judged(options, errors, int(bool(comparison.gained or comparison.lost)), whole)
+    return exit_code_of(options, errors, int(bool(comparison.gained or comparison.lost)), complete)
 
 
 def _remove(folders: Sequence[Path], before_ms: int, console: Console) -> None:
@@ -161,7 +162,7 @@ def _refuse_others(path: Path) -> None:
         raise UsageError(f"{path} has a line that is no letter; nothing was removed. Name folders of letters alone")
 
 
-def _without(history: Pieces, event_ids: pa.Array) -> Pieces:
+def _without_events(history: Pieces, event_ids: pa.Array) -> Pieces:
     def thinned(piece: Piece) -> Piece:
         return replace(piece, decode=lambda: piece.decode().without(event_ids))
 
@@ -175,7 +176,7 @@ def _with_repaired(records: Records, originals_count: int, schema: Schema) -> Pi
     if not repaired:
         return whole
     event_ids = pa.concat_arrays([NO_TEXTS, *(piece.decode().event_id for piece in read(repaired).pieces)])
-    return replace(whole, pieces=chain(_without(read(originals), event_ids).pieces, read(repaired).pieces))
+    return replace(whole, pieces=chain(_without_events(read(originals), event_ids).pieces, read(repaired).pieces))
 
 
 def _read_dead_letters(path: Path) -> tuple[Counter[str], pa.Array]:

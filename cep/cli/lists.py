@@ -24,12 +24,12 @@ from cep.cli.topics import (
     effective_at,
     last_status,
     published,
+    read_ledger,
     rules_of_folder,
     send,
-    stand_for,
-    taken_so_far,
+    sign_if_needed,
     topics_of,
-    written_against,
+    with_predecessor,
 )
 from cep.cli.verbs import Parser
 from cep.lang.show import show_time
@@ -129,9 +129,9 @@ def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] 
 def _change(options: argparse.Namespace, console: Console) -> int:
     """Send a change of a list, and wait for the job's answer. Return 1 if an entry is wrong or the job refuses it."""
     topics = topics_of(options, console)
-    there = published(topics)
+    topic_records = published(topics)
     status = last_status(topics)
-    running = running_lists(status, there)
+    running = running_lists(status, topic_records)
     kind = _kind(options, running)
     entries = _entries(options)
     _, wrong = keys_of(entries, kind)
@@ -141,15 +141,15 @@ def _change(options: argparse.Namespace, console: Console) -> int:
         console.print("nothing is sent", markup=False)
         return 1
     version = next_version(running.get((options.list, kind)))
-    starts, chains = effective_at(topics), taken_so_far(topics, there)
-    records = replacing(options.list, kind, version, entries, starts, options.what)
-    records = [written_against(topics, record, chains) for record in records]
-    rules = [*there, *rules_of_folder(topics)]
+    starts_at, ledger = effective_at(topics), read_ledger(topics, topic_records)
+    records = replacing(options.list, kind, version, entries, starts_at, options.what)
+    records = [with_predecessor(topics, record, ledger) for record in records]
+    rules = [*topic_records, *rules_of_folder(topics)]
     for reason in filter(None, (refusal_of_values(record, rules) for record in records)):
         console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
-    signed = stand_for(topics, records, there)
-    if signed is None:
+    signed = sign_if_needed(topics, records, topic_records)
+    if signed is None:  # another person must approve first
         return 0
     changes = [record for record in signed if isinstance(record, ListRecord)]
     send_lists(topics, changes)

@@ -53,18 +53,19 @@ _BEFORE_INITIALIZE = (types.INITIALIZE, types.EXIT)
 
 
 class BoundedInput:
-    """Standard input with a limit on messages. Invalid bytes become a message without a request."""
+    """Standard input of a language server, with limits. Bytes other than a JSON object become an invalid request, which
+    the server answers with an error."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
     def readline(self) -> bytes:
-        """Return a header line; nothing, the end of the session, for one that no editor sends."""
+        """Return a header line; b"", which ends the session, for a line longer than any editor sends."""
         line = self._stream.readline(_HEADER_BYTES_MAX)
         return line if len(line) < _HEADER_BYTES_MAX else b""
 
     def read(self, size: int) -> bytes:
-        """Return a body; nothing, the end of the session, if it is too large."""
+        """Return a message's body; b"", which ends the session, if it is too large."""
         if size > EDITOR_MESSAGE_BYTES_MAX:
             _LOG.error("a message of %d bytes is over the limit of %d: goodbye", size, EDITOR_MESSAGE_BYTES_MAX)
             return b""

@@ -27,7 +27,7 @@ from cep.cli.verbs import MOVED, TOP, Group, Parser, Verb, find, unknown
 _DEBUG = "CEP_DEBUG"  # the variable that asks for tracebacks
 
 
-class _NoPandas:
+class _PandasBlocker:
     """A finder that hides pandas while the modules of a verb are imported.
 
     Arrow imports pandas at the first array that it makes of a list. That takes a sixth of the start, and few verbs need
@@ -83,7 +83,7 @@ def entry() -> None:
     its answer (apache/arrow#34314). Python's own handlers run.
     """
     code: int = Exit.FAILED
-    sys.meta_path.insert(0, _NoPandas)
+    sys.meta_path.insert(0, _PandasBlocker)  # a verb's modules load faster without it
     try:
         code = main()
     except SystemExit as ended:  # argparse: help, or arguments that make no sense
@@ -124,9 +124,10 @@ def _saved_traceback(error: Exception) -> str:
 
 
 def _run(name: str, verb: Verb, options: argparse.Namespace) -> int:
+    """Run a verb, after its modules are imported, and return its exit code. Files of a private verb are the owner's."""
     run = verb.part("run")
-    _NoPandas.remove()
-    if name == "check":
+    _PandasBlocker.remove()  # from now on Arrow may import it
+    if name == "check":  # this verb takes its arguments one by one
         findings: int = run(options.files, options.json, _is_colored(options.color))
         return findings
     color = (_is_colored("auto"),) if verb.is_colored else ()

@@ -28,13 +28,13 @@ from cep.cli.topics import (
     effective_at,
     last_status,
     published,
+    read_ledger,
     running,
     send,
     signed_lists,
     signed_rules,
-    taken_so_far,
     topics_of,
-    written_against,
+    with_predecessor,
 )
 from cep.cli.verbs import Parser
 from cep.lang.explain.render import render_text
@@ -105,27 +105,28 @@ def run(options: argparse.Namespace) -> int:
     records = _records(topics)
     if records is None:
         return 1
-    there = published(topics)
-    current, source = running(topics, there)
+    topic_records = published(topics)
+    current, source_name = running(topics, topic_records)
     if options.only:  # The other rules are not read, so it is not known whether they have a file.
         current = {rule_id: rule for rule_id, rule in current.items() if rule_id in options.only}
-    starts = effective_at(topics)
-    steps = plan(records, current, starts, retire_missing=options.retire_missing and not options.only)
+    starts_at = effective_at(topics)
+    steps = plan(records, current, starts_at, retire_missing=options.retire_missing and not options.only)
     status = last_status(topics)
-    current_lists = running_lists(status, there)
-    list_steps = plan_lists(_declared(options.rules, records), current_lists, starts)
-    _print_plan([*list_steps, *steps], source, _Before(options.rules, there, current, status), console)
-    chains = taken_so_far(topics, there)
+    current_lists = running_lists(status, topic_records)
+    list_steps = plan_lists(_declared(options.rules, records), current_lists, starts_at)
+    running_versions = _RunningVersions(options.rules, topic_records, current, status)
+    _print_plan([*list_steps, *steps], source_name, running_versions, console)
+    ledger = read_ledger(topics, topic_records)  # the changes that the job has taken
     changes = [step.record for step in steps if step.record is not None]
     list_changes = [record for step in list_steps for record in step.records]
     refused = [step for step in steps if step.kind == "refused"]
     refused_count = len(refused) + _check_changes(topics, changes)
-    levels_count = _check_levels(topics, changes, status)
+    too_high_count = _check_levels(topics, changes, status)  # a rule that reads events of another is a level above it
     # A job that has matched nothing determines its levels again for rules that start at once.
-    refused_count += 0 if options.at_once else levels_count
+    refused_count += 0 if options.at_once else too_high_count
     if topics.trust is None:
-        changes = [written_against(topics, record, chains) for record in changes]
-        list_changes = [written_against(topics, record, chains) for record in list_changes]
+        changes = [with_predecessor(topics, record, ledger) for record in changes]
+        list_changes = [with_predecessor(topics, record, ledger) for record in list_changes]
     changes, unsigned_count = signed_rules(topics, changes)
     list_changes, unsigned_lists_count = signed_lists(topics, list_changes)
     refused_count += unsigned_count + unsigned_lists_count
@@ -139,19 +140,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _send_changes(topics: Topics) -> int:
-    """Send signed changes unchanged. Return 0, or 1 if one is refused here or by the job."""
+    """Send signed changes unchanged. Return 0, or 1 if the job refuses one, or has taken a later change of its rule."""
     changes = checked_changes(topics)
     if changes is None or topics.options.dry_run:
         topics.console.print("nothing is sent" if changes is None else "a dry run: nothing is sent", markup=False)
         return 1 if changes is None else 0
-    chains = taken_so_far(topics, published(topics))
-    passed = [record for record in changes if chains.is_behind(record)]
-    for record in passed:
-        last = chains.last(chain_of(record))
-        assert last is not None, "it is behind something"
+    ledger = read_ledger(topics, published(topics))  # the changes that the job has taken
+    overtaken = [record for record in changes if ledger.is_behind(record)]
+    for record in overtaken:
+        last = ledger.last(chain_of(record))
+        assert last is not None, "it is behind a later change"
         refusal = f"{name_of_change(record)} is older than {last.text}, which holds; nothing is sent"
         topics.console.print(refusal, markup=False, style="red")
-    if passed:
+    if overtaken:
         return 1
     return _send(topics, changes)
 
@@ -256,27 +257,29 @@ def _check_patterns(console: Console, files: Sequence[Path]) -> int:
     return len(failed) + len(suite.refused)
 
 
-_LATER = "2999-01-01T00:00:00Z"  # a start after the start of the running version
+_LATER_START = "2999-01-01T00:00:00Z"  # a start after the start of the running version
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
-    """The running versions, and the places of their records: the control topic, or git."""
+class _RunningVersions:
+    """The running version of each rule, and the places that have its record: the control topic, or git."""
 
     directory: Path
-    there: Sequence[ControlRecord]
+    topic_records: Sequence[ControlRecord]
     running: Mapping[str, Running]
     status: Mapping[str, Any] | None
 
     def differences(self, step: Step | ListStep) -> list[str]:
+        """Say how a changed rule differs from its running version, and tell the fate of its open runs."""
         if not isinstance(step, Step) or step.kind != "changed" or not isinstance(step.record, UpsertRecord):
             return []
         rule_id, version = step.rule_id, self.running[step.rule_id].version
-        before = on_topic(self.there, rule_id, version) or in_git(self.directory, rule_id, version)
+        before = on_topic(self.topic_records, rule_id, version) or in_git(self.directory, rule_id, version)
         if before is None:
             return [f"version {version} is neither on the control topic nor in git: what it was cannot be shown"]
         lines = difference(before, step.record.model_copy(update={"effective_at": before.effective_at}))
-        report = deploy([before, step.record.model_copy(update={"effective_at": _LATER})]).rulebook.report()
+        # Both versions in one rulebook, so that its report says which open runs go on.
+        report = deploy([before, step.record.model_copy(update={"effective_at": _LATER_START})]).rulebook.report()
         start = {"from_ms": step.record.effective_ms}
         rules = (
             {**asdict(rule), **start} for rule in report.rules if rule.version == step.record.version and rule.runs
@@ -284,12 +287,12 @@ class _Before:
         return [*lines, *(runs_text(rule, _open_runs(self.status, rule)) for rule in rules)]
 
 
-def _print_plan(steps: Sequence[Step | ListStep], source: str, before: _Before, console: Console) -> None:
+def _print_plan(steps: Sequence[Step | ListStep], source_name: str, before: _RunningVersions, console: Console) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for step in steps:
         name = step.rule_id if isinstance(step, Step) else step.name
         table.add_row(name, Text(step.kind, style=_STYLES.get(step.kind, "")), step.what)
         for line in before.differences(step):
             table.add_row("", "", Text(f"  {line}"))
-    console.print(f"compared with {source}:", markup=False)
+    console.print(f"compared with {source_name}:", markup=False)
     console.print(table)

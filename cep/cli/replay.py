@@ -23,9 +23,9 @@ from cep.cli.given_events import (
     add_dedup_argument,
     add_events_arguments,
     add_to_the_end_argument,
+    exit_code_of,
     given_events,
     given_period,
-    judged,
 )
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.settings import add_secrets_argument, add_trust_arguments
@@ -145,13 +145,13 @@ def run(options: argparse.Namespace) -> int:
     _print_problems(problems, deployment, errors)
     findings = bool(problems or deployment.set_aside)
     if deployment.schema.protected:
-        secret_keys()
+        secret_keys()  # an error now, if they are not set
     if not deployment.key_domains:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
-    ending = _ending(options)
+    ending = _ending(options)  # the cut at which --savepoint saves the state; None without it
     refused = refusal_dead_letters(deployment.refused)
-    if ending is not None:  # the job that goes on begins with all that was taken
+    if ending is not None:  # a live job goes on from its savepoint, and begins with all records that were taken
         deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.trust)
     job = _job(options, deployment, rules.levels_count if ending else 1)
     records = given_events(options, deployment.schema)
@@ -162,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
     suppressed = suppressed_lines(outcome.suppression)
     paths = write_outputs(outcome.replayed.alerts, outcome.replayed.dead_letters, options.out, format_, suppressed)
     _print_summary(deployment, outcome.replayed, paths, ending)
-    return judged(options, errors, int(findings), replayed)
+    return exit_code_of(options, errors, int(findings), replayed)
 
 
 def _ending(options: argparse.Namespace) -> Ending | None:

@@ -15,7 +15,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, shown_progress
-from cep.cli.given_events import given_events, judged
+from cep.cli.given_events import exit_code_of, given_events
 from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
 from cep.cli.verbs import Parser
 from cep.runners.output import check_writable
@@ -59,7 +59,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the report. Return 0, or 1 if too many records were rejected."""
+    """Replay rules over labelled events, and write a report. Return 0, or 1 if too many records were rejected."""
     use_secrets_file(options.secrets)
     if options.out.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--out {options.out}: name it *.html; the numbers get the same name with .json")
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     deployments = [deployed_folder(folder, errors) for folder in folders]
     names = _named(options)
     for name in names or ():
-        one_rule(options.rules, name)  # refuse before the work
+        one_rule(options.rules, name)  # an unknown rule is refused before the long work
     records = [given_events(options, each.schema) for each in deployments]
     measured = [
         measure_files(each, events, options.labels, terms, errors)
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
     console = Terminal(highlight=False, soft_wrap=True)
     for path in write_report(history_report, options.out):
         console.print(f"wrote {path}", markup=False)
-    return judged(options, errors, 0, *(each.history.replayed for each in measured))
+    return exit_code_of(options, errors, 0, *(each.history.replayed for each in measured))
 
 
 def _named(options: argparse.Namespace) -> list[str] | None:

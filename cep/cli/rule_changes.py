@@ -19,14 +19,14 @@ from cep.cli.topics import (
     effective_at,
     numbered,
     published,
+    read_ledger,
     rules_of_folder,
     running_rule,
     send,
     send_change,
-    taken_so_far,
     topics_of,
     who,
-    written_against,
+    with_predecessor,
 )
 from cep.cli.verbs import Parser
 from cep.model.rule import ControlRecord, HeartbeatRecord, PauseRecord, ResumeRecord, RollbackRecord, SnoozeRecord
@@ -134,7 +134,7 @@ def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -
     """Send a pause or a resumption of a rule. Return 0, or 1 if the job refuses it."""
     topics, records, _ = _topics_and_rule(options)
     first = kind(id=options.rule, version=1, effective_at=effective_at(topics))
-    answer = send_change(topics, numbered(topics, first, taken_so_far(topics, records)), records)
+    answer = send_change(topics, numbered(topics, first, read_ledger(topics, records)), records)
     is_paused = answer.status is not None and options.rule in answer.status["paused"]
     return answer.tell_epoch(topics.console, f"{options.rule} is {'paused' if is_paused else 'not paused'}; ")
 
@@ -160,7 +160,7 @@ def run_snooze(options: argparse.Namespace) -> int:
     if reason is not None:
         topics.console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
-    record = numbered(topics, first, taken_so_far(topics, records))
+    record = numbered(topics, first, read_ledger(topics, records))
     return send_change(topics, record, records).tell_epoch(topics.console)
 
 
@@ -181,7 +181,7 @@ def run_rollback(options: argparse.Namespace) -> int:
         effective_at=effective_at(topics),
         on_update=options.on_update,
     )
-    answer = send_change(topics, written_against(topics, record, taken_so_far(topics, records)), records)
+    answer = send_change(topics, with_predecessor(topics, record, read_ledger(topics, records)), records)
     if answer.is_sent and answer.code == 0:
         again = f"cep rules bump {options.rule} --above {record.version}"
         topics.console.print(

@@ -101,7 +101,8 @@ def _limits(within_ms: object, within_events: object, record: UpsertRecord) -> s
 
 
 def _versions(directory: Path, record: UpsertRecord, trust: Trust | None) -> list[Row]:
-    """Return (version, meaning, approvals) of each known version, the newest first."""
+    """Return (version, meaning, approvals) of each known version, the newest first. The meaning is a hash of everything
+    that decides alerts; the lock file has it for each released version."""
     meanings = dict(read_lock(directory).get(record.id, {}))
     meanings.setdefault(record.version, content_hash(record))
     approvals: dict[int, str] = {}
@@ -392,10 +393,10 @@ def run_lock(options: argparse.Namespace) -> int:
 
 
 def run_bump(options: argparse.Namespace) -> int:
-    """Raise the version of a rule. Returns 0. Raises: UsageError."""
+    """Raise the version of a rule, and record its hash in the lock file. Returns 0. Raises: UsageError."""
     record = _record(options)
-    lock = read_lock(options.rules)
-    version = max(record.version, options.above, *lock.get(record.id, {0: ""})) + 1
+    lock = read_lock(options.rules)  # the hash of each version of each rule
+    version = max(record.version, options.above, *lock.get(record.id, ())) + 1
     path = options.rules / f"{record.id}.toml"
     try:
         write_file(path, with_version(path.read_text(encoding="utf-8"), version).encode())

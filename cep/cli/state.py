@@ -59,7 +59,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the keyed state. Return 0, or 1 if the job does not know the key. Raises: UsageError, StateError."""
+    """Print the keyed state of `cep run` (embedded) or `cep live` (Spark): pages have the open runs of keys, pasts the
+    past events. Return 0, or 1 for an unknown key. Raises: UsageError, StateError."""
     if options.busiest is not None and options.busiest < 1:
         raise UsageError(f"--busiest {options.busiest}: give how many keys to name, 1 or more")
     if is_embedded(options.checkpoint):
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         if options.busiest is not None:
             return _print_busiest(busiest_keys(pages, options.busiest), options.json)
         pasts = stored_pasts(session, options.checkpoint, job, options.key)
-        programs = programs_of(session, options.checkpoint, job)
+        programs = programs_of(session, options.checkpoint, job)  # the compiled rules, which explain stored states
         if options.key is None:
             _print_totals(count_runs(pages), past_shares(pasts, programs), options.json)
             return 0
@@ -300,18 +301,18 @@ def run_savepoint(options: argparse.Namespace) -> int:
 
 
 def run_restore(options: argparse.Namespace) -> int:
-    """Restore a savepoint into a new folder, or list savepoints. Raises: UsageError, StateError."""
+    """Restore a savepoint into a new folder, or list savepoints of Spark. Raises: UsageError, StateError."""
     target = Target(options.source)
-    change = _set_back(options, target)
+    change_payload = _change_of_payload(options, target)
     if embedded.has_savepoint(target) and options.checkpoint is not None:
         if options.engine == "spark":
             if options.groups is not None:
                 raise UsageError("a job on Spark has all key groups; leave --groups out")
-            begun = load_for_spark(target, options.checkpoint, change)
+            begun = load_for_spark(target, options.checkpoint, change_payload)
             printed(f"{options.checkpoint}: {begun.entries:,} entries; start `cep live` with it")
             return 0
         groups = None if options.groups is None else range_of(options.groups)
-        loaded = embedded.load(target, options.checkpoint, groups, options.store, change)
+        loaded = embedded.load(target, options.checkpoint, groups, options.store, change_payload)
         shown = f"{loaded.groups.start}-{loaded.groups.stop - 1}"
         printed(
             f"{options.checkpoint}: key groups {shown}, {loaded.entries:,} entries; `cep run` with --groups {shown}"
@@ -351,8 +352,8 @@ def run_rescale(options: argparse.Namespace) -> int:
     return 0
 
 
-def _set_back(options: argparse.Namespace, target: Target) -> Callable[[Payload], Payload]:
-    """Return a function that sets the watermark back if the flags say so. Raises: UsageError unless it is confirmed."""
+def _change_of_payload(options: argparse.Namespace, target: Target) -> Callable[[Payload], Payload]:
+    """Return a function that sets a savepoint's watermark back if flags say so. Raises: UsageError if unconfirmed."""
     if options.watermark_back is None:
         return lambda payload: payload
     if options.checkpoint is None or not embedded.has_savepoint(target):

@@ -21,7 +21,7 @@ from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, new_table, print_whole, shown_progress
 from cep.base.text import utc_text
 from cep.cli.backtest import show_ratio
-from cep.cli.given_events import given_events, judged
+from cep.cli.given_events import exit_code_of, given_events
 from cep.cli.labelled import add_label_arguments, add_rules_argument, deployed_folder, rules_path, terms_of, write_bytes
 from cep.cli.verbs import Parser
 from cep.rulebook.deploy import Deployment
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         )  # fmt: skip
     elif outcome.suggestions:
         console.print(f"\n{outcome.text}", markup=False)
-    return judged(options, errors, int(not outcome.suggestions), measured.history.replayed)
+    return exit_code_of(options, errors, int(not outcome.suggestions), measured.history.replayed)
 
 
 def _check_new(path: Path) -> None:
@@ -155,6 +155,7 @@ message  = "{{key}} did what labelled frauds do"
 
 
 def _print(outcome: Suggested, precision: float, console: Console) -> None:
+    """Print the result. Sequences are mined in a first part of the time, chosen in a second, measured in the last."""
     data = outcome.data
     console.print(
         f"mined {data.events:,} of {data.all_events:,} events of {data.keys:,} {data.key} with {data.frauds:,} frauds, "

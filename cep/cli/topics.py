@@ -126,8 +126,8 @@ def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str,
     return rules, f"the job at epoch {status['epoch']}"
 
 
-def taken_so_far(topics: Topics, records: Sequence[ControlRecord]) -> Ledger:
-    """Return the changes that the job has taken, and the later ones of the topic. Raises: SourceError."""
+def read_ledger(topics: Topics, records: Sequence[ControlRecord]) -> Ledger:
+    """Read the ledger: the changes that the job has taken, and the later ones of the topic. Raises: SourceError."""
     return accepted_records(last_status(topics), records)[1]
 
 
@@ -141,19 +141,19 @@ def who(options: argparse.Namespace) -> str:
         return "unknown"
 
 
-def written_against(topics: Topics, record: R, chains: Ledger) -> R:
+def with_predecessor(topics: Topics, record: R, ledger: Ledger) -> R:
     """Return the record with its predecessor, its sender and the reason. Raises: UsageError for a card number in it."""
     options = topics.options
     if hide_card_numbers(options.why or "") != (options.why or ""):
         raise UsageError("--why has a card number, which would stand in the topic; write the token, as alerts show it")
-    update = {"changes": chains.head(record), "by": who(options), "reason": options.why}
+    update = {"changes": ledger.head(record), "by": who(options), "reason": options.why}
     stamped: R = record.model_copy(update=update)  # type: ignore[assignment]  # mypy joins the union
     return stamped
 
 
-def numbered(topics: Topics, first: R, chains: Ledger) -> R:
-    """Return the record as `written_against` does, with the number after the version that it changes."""
-    record = written_against(topics, first, chains)
+def numbered(topics: Topics, first: R, ledger: Ledger) -> R:
+    """Return the record as `with_predecessor` does, with the number after the version that it changes."""
+    record = with_predecessor(topics, first, ledger)
     assert record.changes is not None, "it has just been said"
     counted: R = record.model_copy(update={"version": record.changes.version + 1})  # type: ignore[assignment]  # as above
     return counted
@@ -213,10 +213,8 @@ class Answer:
 
 
 def await_answer(topics: Topics, records: Sequence[Signable]) -> Answer:
-    """Wait until the job has answered these records. Print the refused ones, with both sides of a conflict.
-
-    Raises: SourceError if it does not answer.
-    """
+    """Wait until the job has answered these records. Print the refused ones, and records of others that came first
+    under the same version. Raises: SourceError if the job does not answer."""
 
     def is_done(status: dict[str, Any]) -> bool:
         return not acknowledged(status, records)[0]
@@ -227,9 +225,9 @@ def await_answer(topics: Topics, records: Sequence[Signable]) -> Answer:
     reasons = acknowledged(status, records)[1]
     for name, reason in reasons.items():
         topics.console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
-    there = published(topics)
+    topic_records = published(topics)
     for record in records:
-        _print_other(record, first_of(there, record), topics.console, is_lost=name_of_change(record) in reasons)
+        _print_other(record, first_of(topic_records, record), topics.console, is_lost=name_of_change(record) in reasons)
     return Answer(int(bool(reasons)), status)
 
 
@@ -265,35 +263,33 @@ def _await_status(topics: Topics, is_done: Callable[[dict[str, Any]], bool]) -> 
 Change = UpsertRecord | RetireRecord
 
 
-def stand_for(
-    topics: Topics, records: Sequence[Signable], there: Sequence[ControlRecord]
+def sign_if_needed(
+    topics: Topics, records: Sequence[Signable], topic_records: Sequence[ControlRecord]
 ) -> list[Signable] | None:  # fmt: skip
-    """Sign a change with the user's key, if the job needs signatures.
-
-    `there` are the records of the control topic. Returns: the records to send; None, after a line about it, if another
-    person must approve first. Raises: UsageError.
-    """
+    """Sign a change with the user's key, if the job needs signatures. Return the records to send; None, after a line
+    about it, if another person must approve first. Raises: UsageError."""
     trust = topics.trust
     if trust is None:
         return list(records)
     key = private_key(topics.settings.publish.sign_with)
-    signers = topics.settings.control.signers
-    assert signers is not None, "trust comes from it"
+    signers_file = topics.settings.control.signers
+    assert signers_file is not None, "trust comes from it"
     is_waiting = trust.needed(records[0].kind) > 1 and topics.options.effective_at is None
     signed: list[Signable] = []
     for signable in records:
         # Its approval takes a while: a start soon after now would be in the past.
         record = signable.model_copy(update={"effective_at": None}) if is_waiting else signable
-        changes = [other for other in there if not isinstance(other, HeartbeatRecord)]
-        past = (0, "") if isinstance(record, ListRecord) else last_of(changes, record)
-        signed.append(sign(record, key, trust.rule_set, past))
-    path = signers.parent / change_path(Path(), signed[0]).name
+        changes = [other for other in topic_records if not isinstance(other, HeartbeatRecord)]
+        # The signature covers the version before and its hash; none for a list.
+        previous = (0, "") if isinstance(record, ListRecord) else last_of(changes, record)
+        signed.append(sign(record, key, trust.rule_set, previous))
+    path = signers_file.parent / change_path(Path(), signed[0]).name  # for the person who approves
     return signed if store_signed(signed, path, trust, topics.console) else None
 
 
-def send_change(topics: Topics, record: Signable, there: Sequence[ControlRecord]) -> Answer:
-    """Sign one change if the job asks for that, send it, and wait for the answer. Raises: as `stand_for`, `send`."""
-    signed = stand_for(topics, [record], there)
+def send_change(topics: Topics, record: Signable, topic_records: Sequence[ControlRecord]) -> Answer:
+    """Sign one change if needed, send it, and wait for the answer. Raises: as `sign_if_needed`, `send`."""
+    signed = sign_if_needed(topics, [record], topic_records)
     if signed is None:
         return Answer(is_sent=False)
     send(topics, signed)
@@ -301,7 +297,7 @@ def send_change(topics: Topics, record: Signable, there: Sequence[ControlRecord]
 
 
 def signed_rules(topics: Topics, changes: Sequence[Change]) -> tuple[list[Change], int]:
-    """Return the changes of rules as they were signed, and how many lack signatures, after a line for each."""
+    """Return the signed changes of rules, from files, and how many lack signatures; print a line for each of these."""
     trust = topics.trust
     if trust is None:
         return list(changes), 0
@@ -320,15 +316,15 @@ def signed_rules(topics: Topics, changes: Sequence[Change]) -> tuple[list[Change
 
 
 def signed_lists(topics: Topics, changes: Sequence[ListRecord]) -> tuple[list[ListRecord], int]:
-    """Return the changes of lists as they were signed, and how many lack signatures, after a line for each."""
+    """Return the signed changes of lists, from files, and how many lists lack them; print a line for each of these."""
     trust = topics.trust
     if trust is None:
         return list(changes), 0
     signed: list[ListRecord] = []
     for record in changes:
         path = change_path(topics.options.rules, record)
-        there = read_change(path) if path.exists() else []
-        signed += [other for other in there if isinstance(other, ListRecord) and _same_entries(other, record)]
+        stored = read_change(path) if path.exists() else []
+        signed += [other for other in stored if isinstance(other, ListRecord) and _same_entries(other, record)]
     missing = {record.id for record in changes} - {r.id for r in signed if reason_against(r, trust) is None}
     for name in sorted(missing):
         step = f"run `cep lists replace {name} --from FILE --sign-with FILE`"

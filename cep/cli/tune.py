@@ -19,7 +19,7 @@ from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
 from cep.base.terminal import Terminal, new_table, print_whole
 from cep.base.toml import with_value
-from cep.cli.given_events import given_events, judged
+from cep.cli.given_events import exit_code_of, given_events
 from cep.cli.labelled import add_label_arguments, alerts_a_day, terms_of, write_bytes, write_json
 from cep.cli.paths import pairs
 from cep.cli.verbs import Parser
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     _print(tuned, gap_ms, aim, console)
     if options.json is not None:
         write_json(asdict(tuned), options.json)
-    return judged(options, errors, _propose(options, tuned, console), measured.history.replayed)
+    return exit_code_of(options, errors, _propose(options, tuned, console), measured.history.replayed)
 
 
 def _print(tuned: Tuned, gap_ms: int, aim: Aim, console: Console) -> None:

@@ -430,7 +430,7 @@ def test_the_audit_loses_the_texts_of_snoozes_of_the_key_alone(folder: Path, tmp
     lines, _, _ = apply_records(book, tuple(record.to_json() for record in records), 1_000)
     (folder / "a.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
     copied = _copy_dead_letters(folder, tmp_path / "copy", {key})
-    assert copied.bare == {2 + snoozed.index(key)} if key in snoozed else copied.bare == set()
+    assert copied.emptied == {2 + snoozed.index(key)} if key in snoozed else copied.emptied == set()
     assert copied.left_out == 0
 
 
