@@ -191,8 +191,8 @@ class Explainer:
         stories = self.furthest()
         if not stories:
             return self.not_started()
-        if any(not story.reasons for story in stories):
-            # Runs that a match covers add nothing to it.
+        if any(not story.reasons for story in stories):  # it tells of a match
+            # Runs that the match covers (skip clause) add nothing to it.
             stories = [s for s in stories if all(c.why is not Why.SKIP for c in s.run.closings)]
         text: list[str] = []
         for story in stories[:runs_max]:
@@ -239,7 +239,8 @@ class Explainer:
         return "no " + " and no ".join(g.variable for g in wait.guards if g.variable is not None)
 
     def _reasons(self, run: Run) -> Iterable[str]:
-        """Yield the reasons why a run did not continue: too few loop events, events that did not fit, ended waits."""
+        """Yield the reasons why a run did not continue: too few loop events, events that did not fit, and waits
+        (possible next steps) that ended."""
         waits = self._positions[run.position].waits
         count = run.counts.get(run.position, 0)
         closings = {c.wait: c for c in run.closings}
@@ -253,8 +254,8 @@ class Explainer:
         for index in run.opened:
             if index not in closings:
                 yield self._open(run, waits[index])
-            elif closings[index].why not in (Why.TAKEN, Why.CERTAIN):
-                yield from self._closing(run, closings[index])
+            elif closings[index].why not in (Why.TAKEN, Why.CERTAIN):  # these two continue the run
+                yield from self._why_closed(run, closings[index])
 
     def _open(self, run: Run, wait: Wait) -> str:
         """Say why a wait is open at the end of the events."""
@@ -291,8 +292,8 @@ class Explainer:
         pairs = merged(pair for part in parts for pair in operands(part, fields, bound))
         return ", ".join(f"{name} = {value}" for name, value in pairs)
 
-    def _closing(self, run: Run, closing: Closing) -> Iterator[str]:
-        """Yield the reasons why a wait ended."""
+    def _why_closed(self, run: Run, closing: Closing) -> Iterator[str]:
+        """Yield the reasons why a wait (a possible next step of the run) ended."""
         wait = self._positions[run.position].waits[closing.wait]
         clock = self.clock(closing.at_ms)
         event = "" if closing.row is None else self.trace.events[closing.row].event_id

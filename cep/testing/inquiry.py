@@ -87,8 +87,9 @@ def why_not(
     world: World, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
     late: frozenset[str] = frozenset(),
 ) -> Answer:  # fmt: skip
-    """Explain why no version of a rule has a match, around `at_ms` if it is given. `versions` is not empty. `late` are
-    the ids of events that came after the watermark and were not matched."""
+    """Explain why no version of a rule has a match, around `at_ms` if it is given. If one has, return it with the
+    reasons of the other runs. `world` has event types and lists, `versions` is not empty, `late` are the ids of events
+    that came after the watermark and were not matched."""
     answer = Answer()
     if not len(batch):
         answer.reasons.append(("the key has no events", ()))

@@ -32,7 +32,7 @@ class TracedEvent:
 
 
 class Why(Enum):
-    """The reason why a wait ended."""
+    """The reason why a wait (a possible next step of a run) ended."""
 
     TAKEN = "an event was taken"
     CONDITION = "the next event does not fit, and no other may come between"
@@ -44,7 +44,7 @@ class Why(Enum):
     SKIP = "a match covers the run"
     WITHIN = "the window was over"
     EVENTS = "the window in events was over"
-    CERTAIN = "the absence was certain"
+    CERTAIN = "the absence was certain"  # its time has passed without the forbidden event
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Run:
     expiry_ms: int = 0
     is_reported: bool = False
     freed: list[Expr] = field(default_factory=list)
-    is_suppressed: bool = False
+    awaits_emission: bool = False
     closings: list[Closing] = field(default_factory=list)
     misses: dict[int, Miss] = field(default_factory=dict)
     children: list[Run] = field(default_factory=list)
@@ -259,11 +259,12 @@ def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
                 assert wait.link is not None, "every wait has been joined"
                 name = f"{names[position]} {wait.link.value} {_target(names, wait)}"
                 coverage.transitions.add(name, name, is_reached=(position, index) in trace.covered.waits)
-        _outcomes(coverage.outcomes, trace)
+        _add_outcomes(coverage.outcomes, trace)
     return coverage
 
 
-def _outcomes(share: Share, trace: Trace) -> None:
+def _add_outcomes(outcomes: Share, trace: Trace) -> None:
+    """Add to the coverage whether each condition, and each `until`, was both true and not true at events of a test."""
     parts = [(v.name, i, p) for v in trace.pattern.variables for i, p in enumerate(parts_of(v.where))]
     untils = {
         trace.automaton.positions[w.target].variable: until
@@ -277,7 +278,7 @@ def _outcomes(share: Share, trace: Trace) -> None:
         for holds in (True, False):
             shown = f"{name}: {show_expr(part)} is {'true' if holds else 'not true'}"
             # The values of parameters differ between tests, so the place of a condition is its name.
-            share.add(f"{name} {index} {holds}", shown, is_reached=(name, index, holds) in trace.covered.outcomes)
+            outcomes.add(f"{name} {index} {holds}", shown, is_reached=(name, index, holds) in trace.covered.outcomes)
 
 
 def _state_names(automaton: Automaton) -> list[str]:

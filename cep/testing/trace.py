@@ -15,6 +15,7 @@ from cep.nfa.positions import Automaton, Bound, Wait, build, guards_of
 from cep.testing.journal import Closing, Conditions, Miss, Run, Trace, TracedEvent, TracedMatch, Why
 
 _FOREVER = TIME_MS_MAX
+_AFTER_FOREVER = 2 * _FOREVER + 1  # with the time of a deadline added, later than _FOREVER and in order
 _WHY = {"after": Why.ABSENCE, "next": Why.ABSENCE, "greedy": Why.GREEDY, "before": Why.STOP, "stop": Why.STOP}
 
 
@@ -40,7 +41,7 @@ def trace_key(
 
 def fires_on_deadlines(pattern: PatternIR) -> bool:
     """Return True if a deadline alone can give a match or a time-out, so that it matters where the events end."""
-    return _Tracer(pattern, (), ALWAYS, TIME_MS_MAX).fires
+    return _Tracer(pattern, (), ALWAYS, TIME_MS_MAX).has_deadlines
 
 
 class _Tracer:
@@ -54,19 +55,20 @@ class _Tracer:
         self.runs: list[Run] = []
         self.matches: list[TracedMatch] = []
         self.misses: dict[int, list[tuple[Run, Miss]]] = {}
-        self.steps = self.numbers = 0
+        self.steps = self.runs_count = 0
         all_waits = [w for p in self.positions for w in p.waits]
         self.in_order = pattern.skip.in_order and pattern.skip.kind is not SkipKind.NONE
         self.times_out = pattern.timeout_measures is not None
-        self.fires = self.times_out or self.in_order or any(w.target is None for w in all_waits)
+        # A deadline can give a match (of an absence, or in order) or a time-out, so deadlines are processed in order.
+        self.has_deadlines = self.times_out or self.in_order or any(w.target is None for w in all_waits)
         is_strict = any(w.link is Link.NEXT or any(g.moment == "next" for g in w.guards) for w in all_waits)
-        self.counts = is_strict or self.in_order or pattern.within_events is not None
+        self.counts_events = is_strict or self.in_order or pattern.within_events is not None  # so ordinals count
         self.within_ms = _whole(pattern.within_ms)
         self.within_events = _whole(pattern.within_events)
 
     def run(self) -> Trace:
         for event in self.events:
-            outside = self.counts and event.ordinal < 0
+            outside = self.counts_events and event.ordinal < 0
             if event.time_ms < self.interval.until_ms and not outside:
                 self._on_event(event)
         events_count = sum(e.ordinal >= 0 for e in self.events)
@@ -78,7 +80,8 @@ class _Tracer:
     # ------------------------------------------------------------------------------------------------ events
 
     def _on_event(self, event: TracedEvent) -> None:
-        if self.fires:
+        """Process deadlines before the event, offer it to a new run and to open runs, and choose among the matches."""
+        if self.has_deadlines:
             self._expire(event.time_ms, event.ordinal)
             if self.within_events < _FOREVER:
                 self._expire_events(event)
@@ -86,7 +89,7 @@ class _Tracer:
         if self.interval.from_ms <= event.time_ms < self.interval.starts_until_ms:
             self._offer(self.start, event)
         for run in live:
-            if not run.open or run.is_suppressed:
+            if not run.open or run.awaits_emission:
                 continue
             if run.expiry_ms <= event.time_ms:
                 self._run_out(run)
@@ -95,10 +98,10 @@ class _Tracer:
             else:
                 self._offer(run, event)
         self._release(before, event.time_ms)
-        self.runs = [run for run in self.runs if run.open or run.is_suppressed]
+        self.runs = [run for run in self.runs if run.open or run.awaits_emission]
 
     def _offer(self, run: Run, event: TracedEvent) -> None:
-        """Offer an event to each open wait of a run: it may be taken, close the wait, or be ignored."""
+        """Offer an event to each open wait (possible next step): it is taken, closes the wait, or is ignored."""
         self.steps += 1
         if self.steps > TRACE_STEPS_MAX:
             raise LimitError("steps of a trace", self.steps, TRACE_STEPS_MAX, "take fewer events, or a shorter time")
@@ -110,19 +113,20 @@ class _Tracer:
                 self._close(run, Closing(index, Why.BETWEEN, event.time_ms, event.row))
                 continue
             fits = 1 if is_start else self._gaps_allow(run, wait.bounds, event)
-            if fits < 0:
+            if fits < 0:  # too late; 0: too early
                 self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
                 continue
             is_closed = self._close_by_guard(run, index, event, before=True)
             # An absence takes no event: any forbidden event breaks it.
             if is_closed or (wait.target is None and self._close_by_guard(run, index, event, before=False)):
                 continue
-            self._go_on(run, index, event, may_take=fits > 0)
+            self._take_or_close(run, index, event, may_take=fits > 0)
             if index in run.open:
                 self._close_by_guard(run, index, event, before=False)
 
-    def _go_on(self, run: Run, index: int, event: TracedEvent, *, may_take: bool) -> None:
-        """Take the event if it matches the wait; otherwise close a wait that accepts only the very next event."""
+    def _take_or_close(self, run: Run, index: int, event: TracedEvent, *, may_take: bool) -> None:
+        """Take the event if it matches the wait (a possible next step) and may be taken: is not too early. Otherwise
+        close a wait that accepts only the very next event."""
         wait = self.positions[run.position].waits[index]
         if may_take and wait.target is not None and self._suits(run, index, event):
             self._take(run, index, event)
@@ -130,7 +134,7 @@ class _Tracer:
                 self._close(run, Closing(index, Why.TAKEN, event.time_ms, event.row))
         elif wait.link is Link.NEXT and wait.target is not None:
             self._close(run, Closing(index, Why.CONDITION, event.time_ms, event.row))
-        elif wait.link is Link.NEXT:
+        elif wait.link is Link.NEXT:  # an absence as the very next event: this event is another one
             self._complete(run, event.time_ms, index)
             self._close(run, Closing(index, Why.CERTAIN, event.time_ms, event.row))
 
@@ -158,7 +162,8 @@ class _Tracer:
 
     def _close_by_guard(self, run: Run, index: int, event: TracedEvent, *, before: bool) -> bool:
         """Close the wait if a guard forbids the event. Return True if one does. With `before`, check the guards that
-        apply before the event is taken, otherwise the other guards."""
+        apply before the event is taken, otherwise the other guards. A greedy guard (its loop goes on) applies until an
+        event "frees" it, which adds the condition that it met to `run.freed`."""
         wait = self.positions[run.position].waits[index]
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
@@ -197,14 +202,15 @@ class _Tracer:
     # -------------------------------------------------------------------------------------------------- runs
 
     def _take(self, parent: Run, index: int, event: TracedEvent) -> None:
-        """Create the run that results when `parent` takes the event. It may be complete at once."""
+        """Create the run that results when `parent` takes the event by a wait (a possible next step). It may be
+        complete at once. Its marks are the rows of events from which later gaps are measured."""
         wait = self.positions[parent.position].waits[index]
         target = wait.target
         assert target is not None, "only a wait with a target takes"
-        self.numbers += 1
+        self.runs_count += 1
         is_first = parent is self.start
         child = Run(
-            number=self.numbers,
+            number=self.runs_count,
             parent=parent,
             position=target,
             row=event.row,
@@ -235,7 +241,7 @@ class _Tracer:
         if not self.in_order:
             self._emit(run, at_ms, is_match=True, is_timeout=False)
             return
-        self.runs.append(replace(run, open=[], is_suppressed=True, expiry_ms=_FOREVER))
+        self.runs.append(replace(run, open=[], awaits_emission=True, expiry_ms=_FOREVER))
 
     def _emit(self, run: Run, at_ms: int, *, is_match: bool, is_timeout: bool) -> TracedMatch:
         match = TracedMatch(len(self.matches), run, at_ms, is_match, is_timeout)
@@ -278,7 +284,7 @@ class _Tracer:
             for run in [r for r in self.runs if r.open and r.expiry_ms <= due_ms]:
                 self._close_missed(run, events_count)
                 if run.open:
-                    self._fire(run, due_ms, due_ms, Why.WITHIN, events_count)
+                    self._close_due(run, due_ms, due_ms, Why.WITHIN, events_count)
             self._release(before, due_ms)
             if due_ms >= _FOREVER:
                 return
@@ -290,7 +296,7 @@ class _Tracer:
             if run.open and event.ordinal - run.start_ordinal >= self.within_events:
                 self._close_missed(run, event.ordinal)
                 if run.open:
-                    self._fire(run, _FOREVER + 1, event.time_ms, Why.EVENTS, event.ordinal)
+                    self._close_due(run, _FOREVER + 1, event.time_ms, Why.EVENTS, event.ordinal)
         self._release(before, event.time_ms)
 
     def _close_missed(self, run: Run, events_count: int) -> None:
@@ -302,16 +308,16 @@ class _Tracer:
                     at_ms = self.events[run.row].time_ms if between is None else between.time_ms
                     self._close(run, Closing(index, Why.BETWEEN, at_ms, None if between is None else between.row))
 
-    def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why, events_count: int) -> None:
-        """Close the waits of a run whose time is up: an absence becomes a match, another wait a time-out. The key's
-        stream has had `events_count` events by then."""
+    def _close_due(self, run: Run, until_ms: int, at_ms: int, why: Why, events_count: int) -> None:
+        """Close the waits of a run with a deadline up to `until_ms`: a wait for no event (absence) becomes a match at
+        `at_ms`, other waits a time-out. The key's stream has had `events_count` events by then."""
         waits = self.positions[run.position].waits
-        absent = ran_out = False
+        has_absence = ran_out = False
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:
             is_absence = waits[index].target is None
             if not is_absence and self._deadline_ms(run, waits[index]) >= _FOREVER >= until_ms:
                 continue  # the input ends: a wait without a window stays open
-            absent, ran_out = absent or is_absence, ran_out or not is_absence
+            has_absence, ran_out = has_absence or is_absence, ran_out or not is_absence
             if is_absence:
                 self.conditions.covered.waits.add((run.position, index))
             late = why is Why.WITHIN and self._is_late(run, waits[index])
@@ -320,16 +326,16 @@ class _Tracer:
             self._close(run, Closing(index, reason, closed_ms))
         if run.open:
             run.expiry_ms = self._expiry_ms(run)
-        fresh = ran_out and self.times_out and not run.is_reported
-        run.is_reported = run.is_reported or fresh
-        if absent and self.in_order:
+        is_new_timeout = ran_out and self.times_out and not run.is_reported
+        run.is_reported = run.is_reported or is_new_timeout
+        if has_absence and self.in_order:
             self._complete(run, at_ms, None)
-            # Waiting; completed after the last event, not by an event of the run, and after the matches of that event.
+            # The complete run waits to be emitted. A deadline completed it, so it comes after the last event's matches.
             self.runs[-1].ordinal = events_count - 1
-            self.runs[-1].expiry_ms = 2 * _FOREVER + 1 + at_ms
-            absent = False
-        if absent or fresh:
-            self._emit(run, at_ms, is_match=absent, is_timeout=fresh)
+            self.runs[-1].expiry_ms = _AFTER_FOREVER + at_ms
+            has_absence = False
+        if has_absence or is_new_timeout:
+            self._emit(run, at_ms, is_match=has_absence, is_timeout=is_new_timeout)
 
     def _run_out(self, run: Run) -> None:
         """End every wait whose time is up; nothing fires."""
@@ -346,11 +352,11 @@ class _Tracer:
 
     def _finish(self, events_count: int) -> None:
         """End the input: windows that end while the rule sees events close, waits without a window stay open."""
-        if self.fires:
+        if self.has_deadlines:
             self._expire(min(self.interval.until_ms, self.end_ms), events_count)
         for run in self.runs:
             self._close_missed(run, events_count)
-            if run.expiry_ms < _FOREVER and run.expiry_ms <= self.end_ms and not self.fires:
+            if run.expiry_ms < _FOREVER and run.expiry_ms <= self.end_ms and not self.has_deadlines:
                 self._run_out(run)
 
     # -------------------------------------------------------------------------------------------------- skip
@@ -358,45 +364,48 @@ class _Tracer:
     def _release(self, before: int, at_ms: int) -> None:
         """Apply the skip strategy to the matches from `before` on, which belong to one event or deadline."""
         if self.in_order:
-            self._settle(at_ms)
+            self._emit_in_order(at_ms)
         elif self.pattern.skip.kind is not SkipKind.NONE:
-            self._choose([m for m in self.matches[before:] if m.is_match], at_ms)
+            self._choose_matches([m for m in self.matches[before:] if m.is_match], at_ms)
 
-    def _choose(self, waiting: list[TracedMatch], at_ms: int) -> None:
-        """Emit waiting matches by preference, and drop the others that the skip clause excludes."""
+    def _choose_matches(self, waiting: list[TracedMatch], at_ms: int) -> None:
+        """Choose among the matches of one moment, the best first. With the skip clause it covers the matches and runs
+        that started before some row: drop or close these."""
         while waiting:
             best = min(waiting, key=lambda match: self._preference(match.run))
             waiting.remove(best)
-            cut = self._cut(best.run)
+            covered_until = self._covered_until(best.run)
             for match in waiting:
-                if match.run.start_row < cut:
+                if match.run.start_row < covered_until:
                     match.dropped_by = best.number
                     if match.is_timeout:  # no match any more, but a time-out all the same
                         match.is_timeout = False
                         self._emit(match.run, match.detected_ms, is_match=False, is_timeout=True)
             waiting = [m for m in waiting if m.dropped_by is None]
-            self._cover(cut, best, at_ms)
+            self._close_covered(covered_until, best, at_ms)
 
-    def _settle(self, at_ms: int) -> None:
-        """Emit complete matches of `skip … in order`, the earliest start first, while no open run started earlier."""
+    def _emit_in_order(self, at_ms: int) -> None:
+        """Emit the complete runs of `skip … in order`, the earliest start first, while no open run started earlier.
+        Each covers the runs that started before some row: close these."""
         while True:
-            waiting = [run for run in self.runs if run.is_suppressed]
+            waiting = [run for run in self.runs if run.awaits_emission]
             if not waiting:
                 return
             best = min(waiting, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *self._preference(run)[1:]))
             if any(run.open and run.start_row < best.start_row for run in self.runs):
                 return
             match = self._emit(best, at_ms, is_match=True, is_timeout=False)
-            best.is_suppressed = False
-            self._cover(self._cut(best), match, at_ms)
+            best.awaits_emission = False
+            self._close_covered(self._covered_until(best), match, at_ms)
 
-    def _cover(self, cut: int, match: TracedMatch, at_ms: int) -> None:
+    def _close_covered(self, covered_until: int, match: TracedMatch, at_ms: int) -> None:
+        """Close the runs that started before a row: the match covers them."""
         for run in self.runs:
-            if run.start_row < cut:
-                run.is_suppressed = False
+            if run.start_row < covered_until:
+                run.awaits_emission = False
                 self._close_all(run, Why.SKIP, at_ms, match=match.number)
 
-    def _cut(self, run: Run) -> int:
+    def _covered_until(self, run: Run) -> int:
         """Return a row: the match of this run covers the runs that started before it."""
         kind, variable = self.pattern.skip.kind, self.pattern.skip.variable
         if kind is SkipKind.PAST_LAST:

@@ -52,7 +52,8 @@ def exact(high: float, low: float = 0.0) -> Twofold:
 
 
 def mean_of(numbers: Sequence[int | float], scale: int | None) -> Twofold | None:
-    """Compute the average of decimals with `scale` digits, or of floats (None), as the engine does: in order."""
+    """Compute the average of decimals with `scale` digits, or of floats (None), as the engine does: in order. The rests
+    that rounding takes from the sum of floats are added up, too; decimals are added as two words of 32 bits."""
     if not numbers:
         return None
     count = exact(float(len(numbers)))
@@ -94,7 +95,8 @@ def compared(expr: Binary, event: Fields, bound: BoundFields) -> bool | None:
 
 
 def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
-    """Evaluate one side of such a comparison as a float and its rest."""
+    """Evaluate one side of a comparison with an average as a float and its rest: a float alone would be rounded, and
+    the comparison wrong at the last digit. The error of the number is a share of its `size`."""
     if is_average(expr):
         return _average(expr, event, bound)
     if not expr.type.is_float:
@@ -340,17 +342,18 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
 
 
 def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
-    """Divide two numbers, null by 0: the counts if both sides count the same unit, otherwise the floats."""
+    """Divide two numbers, null by 0: the counts if both sides count the same unit, such as cents, because they are
+    exact; otherwise the floats."""
     units = same_units(expr.left, expr.right)
     sides = units or (expr.left, expr.right)
     left, right = (value_of(side, event, bound) for side in sides)
     if left is None or right is None:
         return None
     if units is not None:
-        x, z = float(left), float(right)
+        dividend, divisor = float(left), float(right)
     else:
-        x, z = _as_float(_number(left), expr.left.type), _as_float(_number(right), expr.right.type)
-    return None if z == 0 else x / z
+        dividend, divisor = _as_float(_number(left), expr.left.type), _as_float(_number(right), expr.right.type)
+    return None if divisor == 0 else dividend / divisor
 
 
 def _cast(value: Slot, source: Type, target: Type) -> Slot:
