@@ -82,8 +82,9 @@ def extended(
 ) -> tuple[Head, bytes]:
     """Append a line with these facts to the chain of audit lines. Return the new head, and the line.
 
-    Facts are JSON values without a clock. `texts` may be erased later; `salt` must be unknown to later readers.
-    """
+    Facts lack a clock time, so that a job that is rebuilt writes the same line. The hash of the line covers `texts`
+    only by their own hash, so they can be erased later; the salt, unless a reader knows it, prevents guessing them
+    then."""
     assert not facts.keys() & {*_NAMES, _SEALED, _TEXTS}, "those names are the chain's"
     number = head.count + 1
     body = {"code": CODE, "number": f"{number:0{_DIGITS}}", "previous": head.hash, **facts}
@@ -97,7 +98,7 @@ def extended(
 
 def texts_of(line: bytes) -> dict[str, Any]:
     """Return the texts of a line, without the salt; empty if they were erased or the line is invalid."""
-    values = _read(line)
+    values = _parsed(line)
     texts = None if values is None else values.get(_TEXTS)
     return {name: text for name, text in (texts or {}).items() if name != _SALT}
 
@@ -138,7 +139,7 @@ def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, 
         if line.data == before:
             continue  # delivered twice
         before = line.data
-        values = _read(line.data)
+        values = _parsed(line.data)
         if values is None:
             problems.append(f"{line.place}: is no line of an audit, or was changed")
             continue
@@ -170,8 +171,9 @@ def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, 
     return Verdict(last, tuple(problems), tuple(bare))
 
 
-def _read(data: bytes) -> dict[str, Any] | None:
-    """Parse an audit line. Return None unless it has its own hash and exactly the form that the job writes."""
+def _parsed(data: bytes) -> dict[str, Any] | None:
+    """Parse an audit line. Return None unless it has its own hash and exactly the form that the job writes. Its texts
+    are outside of that hash: they may have been erased (null), otherwise they have the hash `sealed`."""
     try:
         values = json.loads(data)
         number, digest = values["number"], values["hash"]

@@ -26,7 +26,8 @@ _VALUE = re.compile(_TEXTS + r"[^\s,}\]#]+", re.DOTALL)
 
 
 def parse_toml(data: bytes | str, bytes_max: int) -> dict[str, Any]:
-    """Return the tables of a TOML file. Raises: ValueError, with a sentence for its author. Cost: linear."""
+    """Return the tables of a TOML file. Raises: ValueError, with a sentence for its author. Cost: linear, because names
+    of many parts and deep brackets, which cost Python's parser more, are refused first."""
     size = len(data) if isinstance(data, bytes) else len(data.encode("utf-8", "replace"))
     if size > bytes_max:
         raise ValueError(f"{size} bytes are over the limit of {bytes_max}")
@@ -40,7 +41,7 @@ def parse_toml(data: bytes | str, bytes_max: int) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         raise
-    except ValueError:
+    except ValueError:  # Python's own bound of digits
         raise ValueError("a number has too many digits") from None
 
 
@@ -98,21 +99,22 @@ def _value_at(tables: dict[str, Any], names: tuple[str, ...]) -> object:
     return value
 
 
-def _changed_texts(text: str, names: tuple[str, ...], written: str) -> Iterator[str]:
-    """Yield texts that may have the new value in the right place, the smallest change first."""
+def _changed_texts(text: str, names: tuple[str, ...], value_text: str) -> Iterator[str]:
+    """Yield TOML texts that may have the new value in the right place, the smallest change first. The caller parses
+    each and takes the first one that means the right tables."""
     key = names[-1]
     for match in re.finditer(rf"""(["']?){re.escape(key)}\1[ \t]*=[ \t]*""", text):
         value = _VALUE.match(text, match.end())
         if value is not None:
-            yield text[: match.end()] + written + text[value.end() :]
+            yield text[: match.end()] + value_text + text[value.end() :]
     end = "\r\n" if "\r\n" in text else "\n"
     whole = text if not text or text.endswith("\n") else text + end
     starts = [match.end() for match in re.finditer("\n", whole)]
     for position in starts:
-        yield f"{whole[:position]}{key} = {written}{end}{whole[position:]}"
+        yield f"{whole[:position]}{key} = {value_text}{end}{whole[position:]}"
     for match in re.finditer(r"\{[ \t]*(\})?", text):
-        yield f"{text[: match.start()]}{{ {key} = {written}{' }' if match[1] else ', '}{text[match.end() :]}"
+        yield f"{text[: match.start()]}{{ {key} = {value_text}{' }' if match[1] else ', '}{text[match.end() :]}"
     if len(names) > 1:
-        yield f"{whole}{end}[{'.'.join(names[:-1])}]{end}{key} = {written}{end}"
+        yield f"{whole}{end}[{'.'.join(names[:-1])}]{end}{key} = {value_text}{end}"
     for position in starts:
-        yield f"{whole[:position]}{'.'.join(names)} = {written}{end}{whole[position:]}"
+        yield f"{whole[:position]}{'.'.join(names)} = {value_text}{end}{whole[position:]}"

@@ -257,6 +257,7 @@ def _is_retained(columns: dict[str, Ints | Floats], cases: list[_Case]) -> np.nd
 def _with_cases(
     random: np.random.Generator, columns: dict[str, Ints | Floats], cases: list[_Case], homes: Ints
 ) -> dict[str, Ints | Floats]:
+    """Append the payments of planted fraud cases, and note their rows in the cases. `homes`: the city of each card."""
     rows: list[tuple[int, int, int, int, int, int]] = []
     offset = len(columns["card"])
     for case in cases:

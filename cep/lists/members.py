@@ -25,7 +25,7 @@ from cep.kernels.text.members import copy_keys, distinct, keys_within
 from cep.lists.entries import Keys
 
 _MAGIC, _FORMAT = b"CEPLIST", b"2"
-_ABOUT = 56  # bytes of magic, four int64 and the digest; the checksum follows
+_HEADER_END = 56  # bytes of magic, four int64 and the digest; the checksum follows
 LENGTHS = 2 * 129  # of prefixes of networks; texts have at most LIST_ENTRY_BYTES_MAX
 _SECOND_SEED = 0x5851F42D4C957F2D
 
@@ -154,7 +154,7 @@ def _arrays(members: KeySet) -> Iterator[np.ndarray]:
 def mapped(path: Path) -> KeySet:
     """Map the file of a set into memory. Raises: StateCorruptError; StateFormatError for one of another build."""
     try:
-        # Copy on write: arrays that may be written compile to the same code as those in memory, and no page is.
+        # Copy on write: arrays that may be written compile to the same code as arrays in memory. None is ever written.
         whole = np.memmap(path, np.uint8, "c").view(np.ndarray)
     except (OSError, ValueError) as error:
         raise StateCorruptError(f"the list {path} cannot be read ({error}); restore it with the checkpoint") from error
@@ -167,22 +167,24 @@ def mapped(path: Path) -> KeySet:
     if position != len(whole) or lengths != LENGTHS:
         raise StateCorruptError(f"{path} has {len(whole)} bytes instead of {position}; restore it with the checkpoint")
     first, hashes, offsets, flags, data = parts
-    one, other = whole[40:_ABOUT].view(np.uint64).tolist()
-    return KeySet(first.view(np.int64), hashes.view(np.uint64), offsets.view(np.int64), data, flags, (one, other))
+    digest_a, digest_b = whole[40:_HEADER_END].view(np.uint64).tolist()
+    return KeySet(
+        first.view(np.int64), hashes.view(np.uint64), offsets.view(np.int64), data, flags, (digest_a, digest_b)
+    )
 
 
 def _verified(whole: UInt8, path: Path) -> int:
     """Check the header and the checksum of a file. Return where its arrays begin. Raises: as `mapped`."""
     magic, format_ = whole[: len(_MAGIC)].tobytes(), whole[len(_MAGIC) : 8].tobytes()
-    if len(whole) < _ABOUT or magic != _MAGIC:
+    if len(whole) < _HEADER_END or magic != _MAGIC:
         raise StateCorruptError(f"{path} is not the file of a list; restore it with the checkpoint")
     if format_ != _FORMAT:
         raise StateFormatError(
             f"the list {path} has format {format_.decode(errors='replace')}, this build reads {_FORMAT.decode()}; "
             "start with the build that wrote it"
         )
-    begin = _ABOUT + 8
-    checksum = int.from_bytes(whole[_ABOUT:begin].tobytes(), "little")
-    if zlib.crc32(whole[begin:].data, zlib.crc32(whole[8:_ABOUT].data)) != checksum:
+    begin = _HEADER_END + 8
+    checksum = int.from_bytes(whole[_HEADER_END:begin].tobytes(), "little")
+    if zlib.crc32(whole[begin:].data, zlib.crc32(whole[8:_HEADER_END].data)) != checksum:
         raise StateCorruptError(f"the list {path} fails its checksum; restore it with the checkpoint")
     return begin

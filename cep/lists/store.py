@@ -153,7 +153,8 @@ class Content:
         return "".join(f"{(base + added - removed) % 2**64:016x}" for base, added, removed in parts)
 
     def changed(self, change: ChangeKind, keys: Keys) -> Content:
-        """Return the content after a change. Cost: the keys and the difference from the base, or all for a new base."""
+        """Return the content after a change of base + added - removed; after many changes all keys become a new base.
+        Cost: the keys and the difference from the base, or all keys."""
         if change == "replace":
             return Content(self.kind, build(keys, self.kind))
         in_base = self.base.has(keys)
@@ -166,9 +167,9 @@ class Content:
             added = chosen(added, ~keys_set.has(added))
             removed = joined(removed, chosen(keys, in_base))
         after = Content(self.kind, self.base, build(added, self.kind), build(removed, self.kind))
-        return after if len(after.added) + len(after.removed) <= LIST_CHANGES_MAX else after.settled()
+        return after if len(after.added) + len(after.removed) <= LIST_CHANGES_MAX else after.with_new_base()
 
-    def settled(self) -> Content:
+    def with_new_base(self) -> Content:
         """Return the same entries, all of them in the base."""
         remaining = chosen(self.base.keys, ~self.removed.has(self.base.keys))
         return Content(self.kind, build(joined(remaining, self.added.keys), self.kind))

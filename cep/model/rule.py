@@ -214,7 +214,8 @@ class UpsertRecord(RuleFields):
 
 
 class _Change(_Strict):
-    """The fields of every record that names one thing, a version and a start."""
+    """The fields of a record that changes one thing. `changes`: the version that it was written against; `by`: the
+    sender; `nonce`: random, so that erased content cannot be guessed from hashes; `signed`: the signatures."""
 
     id: RuleId
     version: Version
