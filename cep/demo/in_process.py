@@ -54,7 +54,7 @@ class InProcess:
         engine = Engine(job, tuple(initial), commits.store, Workers(self.cores))
         sources = self.open_sources()
         outlets = Outlets([ConsoleSink(self.console)], DeadLetterFiles(self.folder / "letters"))
-        runner = Runner(engine, sources, outlets, commits, Pace(at_once=True), Listener(take))
+        runner = Runner(engine, sources, outlets, commits, Pace(sends_at_once=True), Listener(take))
         stop, reasons = threading.Event(), list[str]()
 
         def work() -> None:

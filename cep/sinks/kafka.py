@@ -186,7 +186,7 @@ class Transactions:
         except KafkaException as error:
             raise _kind(error)(self._failed([], -1, _reason(error))) from error
 
-    def bring(self, topic: str, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+    def write_alone(self, topic: str, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Write these (key, value) to a topic in a transaction of their own. Raises: SinkError after `wait_ms_max`."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
@@ -384,7 +384,7 @@ class KafkaTransactionSink(Transactions):
         self.deliver(_alert_records(alerts), batch_id, self._carried)
         self._carried = []
 
-    def carry(self, topic: str, entries: Sequence[tuple[bytes, bytes | None]]) -> None:
+    def add_to_next_write(self, topic: str, entries: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Add these (key, value) of another topic to the transaction of the next write."""
         self._carried = [Record(key, value, (), topic) for key, value in entries]
 

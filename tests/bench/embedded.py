@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.opening import PART, StoreSettings, default_target
+from cep.runners.embedded.opening import STORE_PART, StoreSettings, default_target
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.replay import replay
 from cep.runners.embedded.run import Listener, Pace, Runner
@@ -213,24 +213,24 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
         assert commits.begin(engine, sources, outlets)
         blocked_s = time.monotonic() - started_s
         commits.finish(wait=True)
-        assert commits.copies is not None
-        assert commits.copies.last is not None
-        copied, took_ms = commits.copies.last.copied_bytes_count, (time.monotonic() - started_s) * 1_000
+        assert commits.checkpoints is not None
+        assert commits.checkpoints.last is not None
+        copied, took_ms = commits.checkpoints.last.copied_bytes_count, (time.monotonic() - started_s) * 1_000
         whole_bytes, whole_ms = whole_bytes or copied, whole_ms or took_ms
         changed = f"{share:.0%} of the keys" if number else "the first"
         ratios = (f"{copied / whole_bytes:.3f}", f"{took_ms / whole_ms:.3f}")
         rows.append((changed, f"{copied:,}", f"{blocked_s * 1_000:,.0f}", f"{took_ms:,.0f}", *ratios))
     head = ("changed", "bytes copied", "ms stopped", "ms in all", "bytes ÷ the first", "ms ÷ the first")
     peer_data.show(f"checkpoints, {keys:,} keys", head, rows)
-    assert commits.copies is not None
-    assert commits.copies.last is not None
-    total = commits.copies.last.bytes_count
+    assert commits.checkpoints is not None
+    assert commits.checkpoints.last is not None
+    total = commits.checkpoints.last.bytes_count
     engine.close()
     commits.close()
     started_s = time.monotonic()
     restored = restore(default_target(folder / "checkpoint"), folder / "restored")
     assert restored is not None
-    settings.open(restored.path(PART)).close()
+    settings.open(restored.path(STORE_PART)).close()
     restored_s = time.monotonic() - started_s
     (folder / "none.jsonl").write_text("")
     started_s = time.monotonic()

@@ -161,8 +161,8 @@ class Clock:
         if number == self.committed:
             return
         self.committed, stepped, self.stepped = number, self.stepped, []
-        (lane,) = commits.deliveries.lanes
-        delivery, syncing = lane.delivery, commits._log._syncing
+        (queue,) = commits.deliveries.queues
+        delivery, syncing = queue.delivery, commits._log._syncing
         if delivery is None or (delivery is self.delivery and number not in commits.deliveries.undelivered.commits):
             self._take_when(syncing, stepped)  # it gives no alerts
         elif delivery is self.delivery:

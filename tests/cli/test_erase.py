@@ -20,7 +20,7 @@ from cep.columnar.decode import key_of
 from cep.model.rule import PauseRecord, SnoozeRecord
 from cep.rulebook.files import change_path, read_rules, write_change
 from cep.rulebook.trust import Signable, with_nonce
-from cep.runners.embedded.opening import PART, StoreSettings, store_folder
+from cep.runners.embedded.opening import STORE_PART, StoreSettings, store_folder
 from cep.runners.handover.erase import has_other_tokens, ways_to_write
 from cep.state.savepoints import read_entries
 from cep.state.store import KeyRange
@@ -117,7 +117,7 @@ def stored(job: Path) -> Iterator[bytes]:
     for path in job.rglob("*.cep"):
         for key, value in read_entries(path):
             yield key + value
-    with StoreSettings(job).open(store_folder(job) / PART) as store:
+    with StoreSettings(job).open(store_folder(job) / STORE_PART) as store:
         for key, value in store.scan(KeyRange(b"", b"\xff" * 8)):
             yield key + value
 

@@ -395,7 +395,7 @@ WAITS = {
     "kernels/compiler.py": "local: another process of this machine compiles",
     "rulebook/kafka.py": _FROZEN, "runners/ahead.py": "local: a process of our own that compiles",
     "runners/compiling.py": "local: a line on the terminal", "runners/embedded/changelog.py": _FROZEN,
-    "runners/embedded/lanes.py": _SINKS, "runners/embedded/commit.py": _SINKS,
+    "runners/embedded/queues.py": _SINKS, "runners/embedded/commit.py": _SINKS,
     "runners/embedded/copies.py": _STORE, "runners/embedded/deliveries.py": _SINKS,
     "runners/embedded/kafka.py": _STANDBY,
     "runners/embedded/outlets.py": _STANDBY, "runners/embedded/run.py": _FROZEN,

@@ -36,7 +36,7 @@ from cep.rulebook.ledger import hash_of
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.opening import PART, StoreSettings, followed_folder
+from cep.runners.embedded.opening import STORE_PART, StoreSettings, followed_folder
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Listener, Pace, Runner
 from cep.runners.observe import Observed
@@ -76,7 +76,7 @@ class Follower:
         self.changelog = _changelog(self.link, folder)
         partial = followed_folder(folder)
         self._beside = partial / BESIDE
-        self._store = _settings(folder).open(partial / PART)
+        self._store = _settings(folder).open(partial / STORE_PART)
 
     def follow(self) -> None:
         """Read on to the end of the changelog."""

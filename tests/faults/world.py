@@ -208,11 +208,11 @@ class Link(Still):
         self.state.epoch += 1
         self.epoch = self.state.epoch
 
-    def carry(self, topic: str, entries: Sequence[Entry]) -> None:
+    def add_to_next_write(self, topic: str, entries: Sequence[Entry]) -> None:
         """Add these entries to the next write."""
         self.carried = list(entries)
 
-    def bring(self, topic: str, entries: Iterator[Entry]) -> None:
+    def write_alone(self, topic: str, entries: Iterator[Entry]) -> None:
         self.state.add(entries, self.clock.now_ms)
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:

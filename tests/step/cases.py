@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cep.runners.embedded.pages import Shapes
-from cep.runners.embedded.shares import Cache, Shares
+from cep.runners.embedded.shares import PageSettings, Shares
 from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.group_ports import GroupPorts, GroupProgress
 from cep.state.store import DurableStore, WriteBatch
@@ -21,7 +21,7 @@ class StoredCase:
 
     def open(self, rules: JobRules) -> Shares:
         self._shapes = Shapes(self._store)
-        self._shares = Shares(rules, range(1), self._store, self._shapes, Cache(4, None), 1)
+        self._shares = Shares(rules, range(1), self._store, self._shapes, PageSettings(4, None), 1)
         for share in self._shares.all:
             share.restore(self._store)
         return self._shares

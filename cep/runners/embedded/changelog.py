@@ -61,7 +61,7 @@ _CHANGED = prefix_range(STORE_GROUP, b"", _CHANGELOG, b"changed")
 _PARTS_COUNTS = prefix_range(STORE_GROUP, b"", _CHANGELOG, b"parts")
 _LISTS, _PARTS = prefix_range(STORE_GROUP, b"", _LIST), prefix_range(STORE_GROUP, b"", _PART)
 _NUMBER, _LENGTH = struct.Struct(">Q"), struct.Struct(">I")
-_PART_BYTES = 1 << 20
+_LIST_PART_BYTES = 1 << 20
 _LOOK_BACK, _LOOK_BACK_MORE = 500, 20  # offsets from the end at which the last commit is looked for, and times more
 _NAME_BYTES_MAX = 200  # of a list: its file has this name
 _MARK, _PARTS_FORMAT = b"cep in parts", 1
@@ -70,79 +70,80 @@ _MARKED = struct.Struct(f">{len(_MARK)}sHI")
 
 
 class Carrier(Protocol):
-    """A sink in whose transactions the changelog's entries are written to their topic."""
+    """A sink of alerts in Kafka, whose transactions also write the changelog's entries to the changelog's topic."""
 
     def open(self) -> None:
         """End a transaction that an earlier process left open. Raises: SinkError."""
         ...
 
-    def carry(self, topic: str, entries: Sequence[Entry]) -> None:
-        """Add these entries to the next write, with or without alerts."""
+    def add_to_next_write(self, topic: str, entries: Sequence[Entry]) -> None:
+        """Write these entries in the transaction of the next alerts, which may be none."""
         ...
 
-    def bring(self, topic: str, entries: Iterator[Entry]) -> None:
-        """Bring these alone, all or none. Raises: SinkError."""
+    def write_alone(self, topic: str, entries: Iterator[Entry]) -> None:
+        """Write these entries in a transaction without alerts, all or none. Raises: SinkError."""
         ...
 
 
 @dataclass
-class _Followed:
-    """The part of the topic that was read: up to which offset, its last commit, which entries are in parts."""
+class _Progress:
+    """The progress of reading the topic: up to where, and the part of it that counts at the end."""
 
-    offset: int | None = None
+    offset: int | None = None  # the first one that was not read
     is_empty: bool = True
-    committed_ms: int | None = None
-    parts: dict[bytes, int] = field(default_factory=dict)
+    committed_ms: int | None = None  # the time of the last commit (ms UTC)
+    parts_counts: dict[bytes, int] = field(default_factory=dict)  # store key → parts, of entries that are in parts
 
 
 class Changelog:
-    """The changelog of one process of the job `job`. `tell` is told how many of how many offsets have been read."""
+    """The topic to which one process of the job `job` copies its store."""
 
     def __init__(
-        self, topic: str, settings: KafkaSettings, carrier: Carrier, tell: Callable[[int, int], None] = lambda *_: None,
-        job: str = "",
+        self, topic: str, settings: KafkaSettings, carrier: Carrier,
+        report_read: Callable[[int, int], None] = lambda *_: None, job: str = "",
     ) -> None:  # fmt: skip
+        """Read and write nothing yet. `carrier` writes the entries; `report_read` gets (offsets read, all offsets)."""
         self.topic = topic
         self._settings = settings
         self._carrier = carrier
-        self._tell = tell
+        self._report_read = report_read
         self._job = job.encode()
-        self._followed = _Followed()
-        self._pending: dict[bytes, bytes | None] = {}
-        self.pending_bytes = 0  # of changes that no delivery has sent
-        self._commits: list[int] = []  # whose changes are pending
-        self._forgettable: list[int] = []
-        self._is_whole = False  # whether the store says that the topic has all of it
-        self._sent_lists: dict[str, int] = {}  # name → parts
-        self._parts: dict[bytes, int] = {}  # store key → parts, of entries that the topic has in parts
+        self._progress = _Progress()
+        self._pending: dict[bytes, bytes | None] = {}  # changes that no delivery has sent; None: the entry is gone
+        self.pending_bytes = 0
+        self._pending_commits: list[int] = []  # whose changes are pending
+        self._delivered_commits: list[int] = []  # that the topic has, while the store still lists their changes
+        self._has_identity = False  # True once the store has the names of the topic and of the job
+        self._sent_lists: dict[str, int] = {}  # name of a list → number of its parts in the topic
+        self._parts_counts: dict[bytes, int] = {}  # store key → parts, of large entries that the topic has in parts
 
     @property
     def is_followed(self) -> bool:
         """True if a store follows the topic: then it is newer than the folder's store."""
-        return self._followed.offset is not None
+        return self._progress.offset is not None
 
     def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
-        """Fill the empty store and the folder of lists. Return the time of the topic's last commit (ms UTC), or None.
+        """Fill a store and the folder of lists from the topic. Return the time of its last commit (ms UTC), or None.
 
-        A store that has followed the topic gets the missing entries. Raises: UsageError if the topic is not a
-        changelog, or belongs to another job; SourceError, SinkError, StateError.
+        A store that has followed the topic gets the missing entries. Raises: UsageError if the topic is not
+        a changelog, or belongs to another job; SourceError, SinkError, StateError.
         """
         # An open transaction would hide the end of the topic. From here on no other process can write.
         ask_in_time(self._carrier.open)
         end = self.follow(store, lists_folder)
-        followed, self._followed = self._followed, _Followed()
-        if followed.committed_ms is None and not followed.is_empty:
-            raise self._foreign()
-        self._join(store, followed.parts)
+        progress, self._progress = self._progress, _Progress()  # from now on this process writes
+        if progress.committed_ms is None and not progress.is_empty:
+            raise self._foreign_topic_error()
+        self._join_parts(store, progress.parts_counts)  # the topic has large entries in several records
         store.sync()
-        if followed.committed_ms is not None:
-            self._tell(end, end)
-        return followed.committed_ms
+        if progress.committed_ms is not None:
+            self._report_read(end, end)  # all has been read
+        return progress.committed_ms
 
     def last_head(self) -> Head | None:
         """Return the last commit in the topic, None for an empty one. Raises: SourceError, SinkError, StateError."""
-        ask_in_time(self._carrier.open)  # as in `replay`
-        whole, span = self._range(), _LOOK_BACK
+        ask_in_time(self._carrier.open)  # an open transaction would hide the end of the topic
+        whole, span = self._topic_range(), _LOOK_BACK
         while True:  # the last transaction has it, and compaction leaves it
             start = max(whole.start, whole.end - span)
             entries: dict[bytes, bytes | None] = {}
@@ -159,41 +160,41 @@ class Changelog:
         value = entries.get(key)
         if value is None or not value.startswith(_MARK):
             return value
-        parts = [entries.get(_part_key(key, part)) for part in range(self._count_of(value))]
+        parts = [entries.get(_part_key(key, part)) for part in range(self._parts_count_of(value))]
         return None if None in parts else b"".join(part for part in parts if part is not None)
 
     def follow(self, store: DurableStore, lists_folder: Path) -> int:
-        """Read to the end of the committed records and return that offset. Raises: as `replay`."""
-        followed, offset_range = self._followed, self._range()
-        if followed.offset is not None:
-            offset_range = replace(offset_range, start=min(followed.offset, offset_range.end))
+        """Write new committed records into the store; return their end. Raises: UsageError, SourceError, StateError."""
+        progress, offset_range = self._progress, self._topic_range()
+        if progress.offset is not None:
+            offset_range = replace(offset_range, start=min(progress.offset, offset_range.end))
         for records in read_range(self._settings, offset_range):
-            followed.is_empty, batch = False, WriteBatch()
+            progress.is_empty, batch = False, WriteBatch()
             columns = (records.column(name).to_pylist() for name in ("key", "value", "timestamp"))
             for key, value, time_ms in zip(*columns, strict=True):
                 if key is None:
-                    raise self._foreign()
-                if _LISTS.begin <= key < _LISTS.end:
-                    _write_part(lists_folder, key, value)
+                    raise self._foreign_topic_error()
+                if _LISTS.begin <= key < _LISTS.end:  # a part of a list's file
+                    _write_list_part(lists_folder, key, value)
                 elif value is None:
                     batch.delete(key)
                 else:
                     batch.put(key, value)
-                if value is not None and value.startswith(_MARK):
-                    followed.parts[key] = self._count_of(value)
+                if value is not None and value.startswith(_MARK):  # for a large entry: its parts have other keys
+                    progress.parts_counts[key] = self._parts_count_of(value)
                 else:
-                    followed.parts.pop(key, None)
+                    progress.parts_counts.pop(key, None)
                 if key == HEAD:
-                    followed.committed_ms = int(time_ms)
+                    progress.committed_ms = int(time_ms)
                 elif key == _JOB and value != self._job:
-                    raise self._of_another(value or b"")
+                    raise self._other_job_error(value or b"")
             store.write(batch)
-            followed.offset = records.column("offset")[-1].as_py() + 1
-            self._tell(followed.offset, offset_range.end)
-        followed.offset = offset_range.end
+            progress.offset = records.column("offset")[-1].as_py() + 1
+            self._report_read(progress.offset, offset_range.end)
+        progress.offset = offset_range.end
         return offset_range.end
 
-    def _count_of(self, marked: bytes) -> int:
+    def _parts_count_of(self, marked: bytes) -> int:
         """Return the number of parts that an entry in parts has. Raises: StateCorruptError, StateFormatError."""
         if len(marked) != _MARKED.size:
             raise StateCorruptError(f"topic {self.topic} has an entry in parts that does not say how many")
@@ -209,7 +210,7 @@ class Changelog:
             )
         return int(count)
 
-    def _join(self, store: DurableStore, counts: dict[bytes, int]) -> None:
+    def _join_parts(self, store: DurableStore, counts: dict[bytes, int]) -> None:
         """Replace the parts of large entries by the whole entries. `counts` has the number of parts of each."""
         for key, count in counts.items():
             parts = store.multi_get([_part_key(key, part) for part in range(count)])
@@ -218,54 +219,54 @@ class Changelog:
                 raise StateCorruptError(f"topic {self.topic} has {len(whole)} of the {count} parts of an entry")
             batch = WriteBatch()
             batch.put(key, b"".join(whole))
-            batch.put(_count_key(key), _LENGTH.pack(count))
+            batch.put(_parts_count_key(key), _LENGTH.pack(count))
             store.write(batch)
         store.delete_range(_PARTS)
 
     def resume(self, store: DurableStore, lists: ListStore) -> None:
-        """Continue from a store that has commits: send all of it if the topic is empty; find the changes to send.
+        """Continue from a store that has commits: write all of it to an empty topic, and collect its unsent changes.
 
         Raises: UsageError for a topic with other contents; SinkError, SourceError, StoreError.
         """
         ask_in_time(self._carrier.open)
-        for key, value in store.scan(_PARTS_COUNTS):
-            (self._parts[split_key(key).item],) = _LENGTH.unpack(value)
-        if next(read_range(self._settings, self._range(), rows_max=1), None) is None:
-            # First here: if the job ends in between, the next start finds the topic empty again.
+        for key, value in store.scan(_PARTS_COUNTS):  # large entries are sent in parts: store key → how many
+            (self._parts_counts[split_key(key).item],) = _LENGTH.unpack(value)
+        if next(read_range(self._settings, self._topic_range(), rows_max=1), None) is None:
+            # The store is marked first: if the job ends in between, the next start finds the topic empty again.
             store.put(_TOPIC, self.topic.encode())
             store.sync()
-            of_lists = chain.from_iterable(self._list_entries(lists, name) for name in lists.names())
+            list_entries = chain.from_iterable(self._list_entries(lists, name) for name in lists.names())
             counts = WriteBatch()
-            of_store = chain.from_iterable(
-                self._in_parts({key: value}, counts).items()
+            store_entries = chain.from_iterable(
+                self._split_large({key: value}, counts).items()
                 for key, value in store.scan(ALL_KEYS)
-                if not _is_of_changelog(key)
+                if not _is_bookkeeping(key)
             )
-            self._carrier.bring(self.topic, chain(of_lists, of_store, [(_TOPIC, self.topic.encode())]))
+            self._carrier.write_alone(self.topic, chain(list_entries, store_entries, [(_TOPIC, self.topic.encode())]))
             store.write(counts)
         elif store.get(_TOPIC) != self.topic.encode():
-            raise self._foreign()
+            raise self._foreign_topic_error()
         elif store.get(_JOB) not in (None, self._job):
-            raise self._of_another(store.get(_JOB) or b"")
+            raise self._other_job_error(store.get(_JOB) or b"")
         keys: dict[bytes, None] = {}
         for key, value in store.scan(_CHANGED):
-            self._commits.append(_NUMBER.unpack(split_key(key).item)[0])
-            keys.update(dict.fromkeys(_unpacked(value)))
-        # Parts of an earlier value of an entry are gone.
+            self._pending_commits.append(_NUMBER.unpack(split_key(key).item)[0])
+            keys.update(dict.fromkeys(_unpack_keys(value)))
+        # The store lacks the keys of parts, so a part is removed, unless the present value has it again.
         changes = dict(zip(keys, store.multi_get(list(keys)), strict=True))
-        self._add(self._in_parts(changes, WriteBatch()))
+        self._add_pending(self._split_large(changes, WriteBatch()))
 
-    def _foreign(self) -> UsageError:
+    def _foreign_topic_error(self) -> UsageError:
         return UsageError(f"topic {self.topic} has something in it and is no changelog of this job; give an empty one")
 
-    def _of_another(self, job: bytes) -> UsageError:
+    def _other_job_error(self, job: bytes) -> UsageError:
         return UsageError(
             f"topic {self.topic} is the changelog of a job whose folder is called `{job.decode()}`, and this "
             f"one is called `{self._job.decode()}`: brokers tell the processes of one job by that name; give a folder "
             "with the same name, or another topic"
         )
 
-    def _range(self) -> OffsetRange:
+    def _topic_range(self) -> OffsetRange:
         first, last = (
             read_offsets(self._settings, [self.topic])[self.topic]
             for read_offsets in (earliest_offsets, latest_offsets)
@@ -274,57 +275,57 @@ class Changelog:
             raise UsageError(f"topic {self.topic} has {len(last)} partitions; a changelog has one, and so one order")
         return OffsetRange(self.topic, 0, first[0], last[0])
 
-    def take(self, batch: WriteBatch, store: DurableStore, lists: ListStore, number: int) -> None:
-        """Collect the changes of a commit before it is written, and add the local store's entries about them to it."""
-        changes = self._in_parts(_changes(batch, store), batch)
-        if not self._is_whole:
-            self._is_whole = True
+    def collect(self, batch: WriteBatch, store: DurableStore, lists: ListStore, number: int) -> None:
+        """Collect the changes in the batch of a commit, and add the list of their keys to it, for a later start."""
+        changes = self._split_large(_changed_entries(batch, store), batch)
+        if not self._has_identity:  # the first commit of this process
+            self._has_identity = True
             for key, value in ((_TOPIC, self.topic.encode()), (_JOB, self._job)):
                 changes[key] = value
                 batch.put(key, value)
-        for settled in self._forgettable:
-            batch.delete(_changed_key(settled))
-        self._forgettable = []
-        batch.put(_changed_key(number), _packed(changes))
-        self._commits.append(number)
+        for delivered in self._delivered_commits:
+            batch.delete(_commit_key(delivered))
+        self._delivered_commits = []
+        batch.put(_commit_key(number), _pack_keys(changes))
+        self._pending_commits.append(number)
         names = set(lists.names())
-        for name in names - self._sent_lists.keys():
+        for name in names - self._sent_lists.keys():  # new lists; a list never changes under its name
             changes.update(self._list_entries(lists, name))
         for name in self._sent_lists.keys() - names:
             changes.update((_list_key(name, part), None) for part in range(self._sent_lists.pop(name)))
-        self._add(changes)
+        self._add_pending(changes)
 
-    def hand_over(self) -> tuple[list[Entry], tuple[int, ...]]:
-        """Hand over the changes to deliver, and the numbers of their commits."""
-        entries, commits = list(self._pending.items()), tuple(self._commits)
-        self._pending, self._commits, self.pending_bytes = {}, [], 0
+    def take_pending(self) -> tuple[list[Entry], tuple[int, ...]]:
+        """Return the changes to deliver and the numbers of their commits, and forget both."""
+        entries, commits = list(self._pending.items()), tuple(self._pending_commits)
+        self._pending, self._pending_commits, self.pending_bytes = {}, [], 0
         return entries, commits
 
-    def carry(self, entries: Sequence[Entry]) -> None:
-        """Have the next write of alerts bring these."""
-        self._carrier.carry(self.topic, entries)
+    def add_to_next_write(self, entries: Sequence[Entry]) -> None:
+        """Write these entries to the topic in the transaction of the next alerts."""
+        self._carrier.add_to_next_write(self.topic, entries)
 
-    def settle(self, commits: Sequence[int]) -> None:
+    def note_delivered(self, commits: Sequence[int]) -> None:
         """Note that the topic has the changes of these commits."""
-        self._forgettable += commits
+        self._delivered_commits += commits
 
-    def _in_parts(self, changes: dict[bytes, bytes | None], counts: WriteBatch) -> dict[bytes, bytes | None]:
-        """Replace large entries by their parts, and remove earlier parts, in place. `counts` gets the new counts."""
+    def _split_large(self, changes: dict[bytes, bytes | None], counts: WriteBatch) -> dict[bytes, bytes | None]:
+        """Replace large entries by parts that fit into a record, remove earlier parts. `counts` gets their number."""
         large = {key: value for key, value in changes.items() if value and len(value) > CHANGELOG_PART_BYTES}
-        for key in [*large, *(self._parts.keys() & changes.keys() - large.keys())]:
-            data, before = large.get(key, b""), self._parts.pop(key, 0)
+        for key in [*large, *(self._parts_counts.keys() & changes.keys() - large.keys())]:
+            data, before = large.get(key, b""), self._parts_counts.pop(key, 0)
             count = -(-len(data) // CHANGELOG_PART_BYTES)
             if count:
-                changes[key], self._parts[key] = _MARKED.pack(_MARK, _PARTS_FORMAT, count), count
-                counts.put(_count_key(key), _LENGTH.pack(count))
+                changes[key], self._parts_counts[key] = _MARKED.pack(_MARK, _PARTS_FORMAT, count), count
+                counts.put(_parts_count_key(key), _LENGTH.pack(count))
             else:
-                counts.delete(_count_key(key))
+                counts.delete(_parts_count_key(key))
             for part in range(max(count, before)):
                 start = part * CHANGELOG_PART_BYTES
                 changes[_part_key(key, part)] = data[start : start + CHANGELOG_PART_BYTES] if part < count else None
         return changes
 
-    def _add(self, changes: dict[bytes, bytes | None]) -> None:
+    def _add_pending(self, changes: dict[bytes, bytes | None]) -> None:
         for key, value in changes.items():
             self.pending_bytes += len(key) + len(value or b"") - len(self._pending.get(key) or b"")
         self._pending.update(changes)
@@ -333,31 +334,31 @@ class Changelog:
         path = lists.path(name)
         count = 0
         with path.open("rb") as file:
-            while data := file.read(_PART_BYTES):
+            while data := file.read(_LIST_PART_BYTES):
                 yield _list_key(name, count), data
                 count += 1
         self._sent_lists[name] = count
 
 
-def _changes(batch: WriteBatch, store: DurableStore) -> dict[bytes, bytes | None]:
+def _changed_entries(batch: WriteBatch, store: DurableStore) -> dict[bytes, bytes | None]:
     """Return the entries that a write batch changes. A topic has no ranges, so each removed entry is named."""
     entries: dict[bytes, bytes | None] = {}
-    for change, key, other in batch.changes:
+    for change, key, value_or_end in batch.changes:
         if change is Change.PUT:
-            entries[key] = other
+            entries[key] = value_or_end
         elif change is Change.DELETE:
             entries[key] = None
-        else:
-            entries.update((inside, None) for inside in entries if key <= inside < other)
-            entries.update((inside, None) for inside, _ in store.scan(KeyRange(key, other)))
+        else:  # a range of keys is deleted
+            entries.update((inside, None) for inside in entries if key <= inside < value_or_end)
+            entries.update((inside, None) for inside, _ in store.scan(KeyRange(key, value_or_end)))
     return entries
 
 
-def _is_of_changelog(key: bytes) -> bool:
+def _is_bookkeeping(key: bytes) -> bool:
     return key in (_TOPIC, _JOB) or any(reserved.begin <= key < reserved.end for reserved in (_CHANGED, _PARTS_COUNTS))
 
 
-def _changed_key(commit: int) -> bytes:
+def _commit_key(commit: int) -> bytes:
     return store_key(STORE_GROUP, b"", _CHANGELOG, b"changed", _NUMBER.pack(commit))
 
 
@@ -365,7 +366,7 @@ def _part_key(key: bytes, part: int) -> bytes:
     return store_key(STORE_GROUP, b"", _PART, key, _LENGTH.pack(part))
 
 
-def _count_key(key: bytes) -> bytes:
+def _parts_count_key(key: bytes) -> bytes:
     return store_key(STORE_GROUP, b"", _CHANGELOG, b"parts", key)
 
 
@@ -373,7 +374,7 @@ def _list_key(name: str, part: int) -> bytes:
     return store_key(STORE_GROUP, b"", _LIST, name.encode(), _LENGTH.pack(part))
 
 
-def _write_part(folder: Path, key: bytes, value: bytes | None) -> None:
+def _write_list_part(folder: Path, key: bytes, value: bytes | None) -> None:
     """Write one part of a list's file, or remove the file if the value is None."""
     parts = split_key(key)
     try:
@@ -388,15 +389,15 @@ def _write_part(folder: Path, key: bytes, value: bytes | None) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     with path.open("r+b" if path.exists() else "wb") as file:
-        file.seek(part * _PART_BYTES)
+        file.seek(part * _LIST_PART_BYTES)
         file.write(value)
 
 
-def _packed(keys: dict[bytes, bytes | None]) -> bytes:
+def _pack_keys(keys: dict[bytes, bytes | None]) -> bytes:
     return b"".join(_LENGTH.pack(len(key)) + key for key in keys)
 
 
-def _unpacked(data: bytes) -> Iterator[bytes]:
+def _unpack_keys(data: bytes) -> Iterator[bytes]:
     position = 0
     while position < len(data):
         (length,) = _LENGTH.unpack_from(data, position)

@@ -4,7 +4,7 @@
     2  write     one write batch: changed pages, waiting events, positions, rulebook, watermark, totals, alerts and
                  letters; which alerts are to be delivered now, and that the alerts of the last delivery are forgotten
     3  sync      in the background: the store's log reaches the disk. From then on the commit exists
-    4  deliver   after 3, in the background and for each sink by itself (lanes.py): its alerts or letters, perhaps of
+    4  deliver   after 3, in the background and for each sink by itself (queues.py): its alerts or letters, perhaps of
                  several commits, under the number of this commit; with a changelog the changes of these commits are
                  part of the transaction of the last sink
     5  settle    the delivery to a sink is over: the next commit forgets it, and may start another one.
@@ -50,7 +50,7 @@ from cep.columnar.mapping import PLAIN, FieldMapping
 from cep.lists.store import ListStore
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, Numbers
-from cep.runners.embedded.copies import Copies
+from cep.runners.embedded.copies import CheckpointCopies
 from cep.runners.embedded.deliveries import Deliveries
 from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.opening import StoreSettings, mark_damaged, open_store, store_folder
@@ -113,7 +113,7 @@ class Sources:
 
 
 class _Log:
-    """The log of the store, which a background thread writes to the disk (3)."""
+    """The log of the store, which a background thread writes to the disk: step 3 (sync) of a commit."""
 
     def __init__(self, store: DurableStore, on_step: Callable[[str], None]) -> None:
         self._store = store
@@ -129,7 +129,7 @@ class _Log:
         self._syncing = self._thread.submit(self._sync)
 
     def _sync(self) -> None:
-        self._on_step("3")
+        self._on_step("3")  # the name of the step, for tests that crash there
         self._store.sync()
 
     def finish(self, *, wait: bool) -> None:
@@ -151,13 +151,14 @@ class Commits:
         on_failed: Callable[[StoreError], None] = lambda _: None,
         changelog: Changelog | None = None,
     ) -> None:  # fmt: skip
-        """Open the store (R1): of the last commit, or of the newest whole checkpoint, or an empty one.
+        """Open the store: of the last commit on this disk, or of the newest whole checkpoint (a copy), or an empty one.
 
-        `on_failed` gets the reason if a job continues without a checkpoint. Raises: UsageError, StateError.
+        `on_step` gets the name of each step of the protocol before it. `on_failed` gets the reason if a checkpoint
+        fails and the job continues. Raises: UsageError, StateError.
         """
         self._settings = settings
         self._is_in_memory = settings.backend == "memory"
-        self._lock = ExitStack()  # on the folder
+        self._lock = ExitStack()  # on the job's folder
         self.refused: tuple[str, ...] = ()  # checkpoints that could not be used
         self.from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
         self._on_step = on_step
@@ -167,17 +168,18 @@ class Commits:
         self.batch_id = 0  # of the next micro-batch, for the job's whole life
         self.head: Head | None = None  # None: the job begins
         self.deliveries = Deliveries(self._numbers, self.totals, changelog, on_step)
-        self.copies: Copies | None = None  # None: there is no folder, and there are no commits
-        # True once all output is delivered and in a checkpoint; False if the process ends while some of it waits.
+        self.checkpoints: CheckpointCopies | None = None  # None: the job has no folder, and does not commit
+        # True once all output is delivered and in a checkpoint; False if the process ends while some of it waits; None
+        # while the job works, and after an error.
         self._is_complete: bool | None = None
-        # The same place relative to the store as in a restored checkpoint. A set is written before a commit names it.
+        # The files of lists, in the same folder next to the store as in a checkpoint.
         self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / BESIDE)
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
         else:
             self._lock.enter_context(lock_checkpoint(settings.folder))
             try:
-                self.store, self.copies = self._open(settings.folder, on_checkpoint, on_failed)
+                self.store, self.checkpoints = self._open(settings.folder, on_checkpoint, on_failed)
             except BaseException:
                 self._lock.close()
                 raise
@@ -185,28 +187,29 @@ class Commits:
 
     def _open(
         self, folder: Path, on_checkpoint: Callable[[int], None], on_failed: Callable[[StoreError], None]
-    ) -> tuple[DurableStore, Copies]:
-        """Open the store (R1), and find out whether the sinks may have got alerts that it does not know."""
-        # R1 open
+    ) -> tuple[DurableStore, CheckpointCopies]:
+        """Open the store, and find out whether sinks may have later alerts (`from_checkpoint_ms`)."""
+        # Step R1 of a start: open.
         self._on_step("R1")
         settings = self._settings
-        (folder / DELIVERED).unlink(missing_ok=True)
+        (folder / DELIVERED).unlink(missing_ok=True)  # the file says that the last process ended in order
         opened = open_store(settings, folder, self._changelog)
         self.head, self.refused, restored = opened.head, opened.refused, opened.restored
         # In memory the newest checkpoint is the last commit, and no sink got later alerts.
         if restored is not None and (not self._is_in_memory or restored.refused):
             self.from_checkpoint_ms = restored.manifest.created_ms
-        if opened.replayed_ms is not None:
+        if opened.replayed_ms is not None:  # the store was read from the changelog, up to that time
             self.from_checkpoint_ms = opened.replayed_ms
+        # A lineage is a random name of a store. A restored one gets a new name: another process may have continued.
         is_continued = self.head is not None and restored is None and opened.replayed_ms is None
         self._numbers.lineage = self.head.lineage if self.head is not None and is_continued else uuid.uuid4().hex
         checkpoints = Checkpoints(
             opened.target, folder / _LINKS, kept_count=settings.kept_count, restored=restored, on_step=on_checkpoint
         )
-        return opened.store, Copies(checkpoints, settings, self._numbers, self.totals, on_failed)
+        return opened.store, CheckpointCopies(checkpoints, settings, self._numbers, self.totals, on_failed)
 
     def resume(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
-        """Resume from the last commit: engine (R1), sinks and sources (R2 to R4). Do nothing for a new job.
+        """Resume the engine, the deliveries and the sources from the last commit. Do nothing for a new job.
 
         Raises: UsageError if the store is of other key groups; StateError, SinkError, SourceError.
         """
@@ -225,86 +228,79 @@ class Commits:
         self.totals.update(current_names(head.totals))
         if self._changelog is not None:
             self._changelog.resume(self.store, self.lists)
-        positions = self.deliveries.take_up(outlets, head, self.store)
-        # R2 deliver
+        positions = self.deliveries.requeue_stored(outlets, head, self.store)
+        # Step R2 of a start: deliver again what a sink may lack.
         self._on_step("R2")
         if self.from_checkpoint_ms is None:
-            self.deliveries.repeat(positions)
+            self.deliveries.repeat_unfinished(positions)
         else:
-            # R3 recall
+            # Step R3: the state is older than the sinks, so they are asked for the alerts that they got since.
             self._on_step("R3")
-            newest = self.deliveries.recall(positions, head, self.from_checkpoint_ms)
+            newest = self.deliveries.recall_later(positions, head, self.from_checkpoint_ms)
             numbers.last = max(numbers.last, newest)
-        # R4 seek
+        # Step R4: the sources continue after the positions of the commit.
         self._on_step("R4")
         sources.seek(head.positions, head.topic_ids)
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
-        """Do 2, and start 3 and 4 in the background; return True if there was a commit. Raises: StoreError.
+        """Write a commit, and start its sync to the disk and its deliveries in the background. Raises: StoreError.
 
-        A job without a folder does not commit, nor does a job in memory while a checkpoint is being copied.
+        Returns: False for no commit: without a folder, and in memory while a checkpoint is being copied.
         """
-        copies, deliveries = self.copies, self.deliveries
-        if copies is None or (self._is_in_memory and copies.futures):
+        checkpoints, deliveries = self.checkpoints, self.deliveries
+        if checkpoints is None or (self._is_in_memory and checkpoints.futures):
             return False
-        self._log.finish(wait=True)
-        # 2 write
+        self._log.finish(wait=True)  # of the commit before
+        # Step 2 of a commit: write.
         self._on_step("2")
         number, batch = self._numbers.last + 1, WriteBatch()
         engine.save(batch, number)
         deliveries.save(batch, number, outlets, self.store)
-        starting, lanes = deliveries.plan(number)
+        starting, sink_positions = deliveries.plan(number)
         head = Head(
-            number,
-            self._numbers.base,
-            self._numbers.lineage,
-            engine.groups,
-            dict(self.totals),
-            sources.positions(),
-            lanes,
-            self.batch_id,
-            sources.topic_ids(),
-        )
+            number, self._numbers.base, self._numbers.lineage, engine.groups, dict(self.totals), sources.positions(),
+            sink_positions, self.batch_id, sources.topic_ids(),
+        )  # fmt: skip
         head.save(batch)
         if self._changelog is not None:
-            self._changelog.take(batch, self.store, self.lists, number)
+            self._changelog.collect(batch, self.store, self.lists, number)
         self.store.write(batch)
-        # 3 sync
+        # Step 3: sync, in the background.
         self._log.begin()
         self._numbers.last, self.head = number, head
-        copies.note_commit()
-        if self._is_in_memory or copies.is_due:
+        checkpoints.note_commit()
+        if self._is_in_memory or checkpoints.is_due:
             self.checkpoint(engine)
-        # 4 deliver
-        deliveries.start(starting, number, [*self._log.futures, *(copies.futures if self._is_in_memory else ())])
+        # Step 4: deliver, in the background, once the commit is on the disk, or in the checkpoint of a store in memory.
+        deliveries.start(starting, number, [*self._log.futures, *(checkpoints.futures if self._is_in_memory else ())])
         return True
 
     def finish(self, *, wait: bool) -> None:
-        """Settle deliveries (5) and checkpoints that are over, or wait for them. Raises: SinkError, StateError."""
-        if self.deliveries.queues is not None:
-            self.deliveries.queues.finish()
+        """Note the deliveries and checkpoints that are over, or wait for them. Raises: SinkError, StateError."""
+        if self.deliveries.direct_queues is not None:
+            self.deliveries.direct_queues.finish()
         self._log.finish(wait=wait)
-        if self.copies is not None:
-            self.copies.finish(wait=wait)
-        # 5 settle
+        if self.checkpoints is not None:
+            self.checkpoints.finish(wait=wait)
+        # Step 5: settle.
         self.deliveries.finish(wait=wait)
 
     def checkpoint(self, engine: Engine) -> None:
         """Begin a checkpoint of the store as it is, unless one is still being copied. Raises: StoreError."""
-        assert self.copies is not None, "there is a folder"
-        if not self.copies.futures:
+        assert self.checkpoints is not None, "there is a folder"
+        if not self.checkpoints.futures:
             self._log.finish(wait=True)
-            self.copies.begin(engine, self.store, self.lists)
+            self.checkpoints.begin(engine, self.store, self.lists)
 
-    def checkpoint_quiet(self, engine: Engine) -> None:
+    def checkpoint_if_due(self, engine: Engine) -> None:
         """Begin a checkpoint if one is due and the newest one lacks commits, though there is nothing to commit now.
 
         Without it the last commit of a stream that falls silent would exist on this disk only. A restored store without
         a later commit is not copied: a later start would take it for a store that knows the contents of the sinks.
         """
-        if self.copies is None or self.head is None or self._is_in_memory:
+        if self.checkpoints is None or self.head is None or self._is_in_memory:
             return
-        if self.head.lineage == self._numbers.lineage and self.copies.lacks_commits and self.copies.is_due:
+        if self.head.lineage == self._numbers.lineage and self.checkpoints.lacks_commits and self.checkpoints.is_due:
             self.checkpoint(engine)
 
     def wait_for_delivery(self, wait_s: float) -> None:
@@ -312,47 +308,47 @@ class Commits:
         wait(self._futures(), wait_s, FIRST_COMPLETED)
 
     def _futures(self) -> list[Future[Any]]:
-        return [*self.deliveries.futures, *([] if self.copies is None else self.copies.futures)]
+        return [*self.deliveries.futures, *([] if self.checkpoints is None else self.checkpoints.futures)]
 
     def settle(
-        self, engine: Engine, sources: Sources, outlets: Outlets, look: Callable[[], None] = lambda: None
+        self, engine: Engine, sources: Sources, outlets: Outlets, while_waiting: Callable[[], None] = lambda: None
     ) -> None:
-        """Commit and deliver everything, and take a checkpoint without a delivery in progress, if the target has it.
+        """Commit and deliver everything, and then copy the store, without undelivered alerts, to a checkpoint.
 
-        `look` is called now and then while this waits. Raises: SinkError, StoreError.
+        `while_waiting` is called now and then while this waits. Raises: SinkError, StoreError.
         """
-        if self.copies is None:
+        if self.checkpoints is None:  # a job without a folder does not commit
             return
-        self._drain(engine, sources, outlets, None, look)
+        self._drain(engine, sources, outlets, None, while_waiting)
         if not self._is_in_memory:
-            self.finish(wait=True)
+            self.finish(wait=True)  # an earlier checkpoint
             self.checkpoint(engine)
             self.finish(wait=True)
         self._is_complete = True
 
     def leave(self, engine: Engine, sources: Sources, outlets: Outlets, wait_s: float) -> bool:
-        """Commit everything, and deliver as much as the sinks accept within `wait_s`, because the job must stop.
+        """Stop: commit everything, deliver as much as the sinks accept within `wait_s`, and then take a checkpoint.
 
         The next start delivers the rest under the same numbers. Returns: whether all is delivered and in a checkpoint.
         Raises: SinkError for another reason than a sink that is away; StoreError.
         """
-        if self.copies is None:
+        if self.checkpoints is None:  # a job without a folder does not commit
             return True
         deadline_s = time.monotonic() + wait_s
         is_over = self._drain(engine, sources, outlets, deadline_s)
         self._log.finish(wait=True)
-        if is_over and not self._is_in_memory:
+        if is_over and not self._is_in_memory:  # the commits of a store in memory are checkpoints
             self.checkpoint(engine)
             is_over = not wait(self._futures(), max(0.0, deadline_s - time.monotonic())).not_done
             self.finish(wait=False)
         self._is_complete = is_over
-        if not is_over:
-            outlets.left.set()
+        if not is_over:  # clients in the middle of a write must not be closed
+            outlets.left_unfinished.set()
         return is_over
 
     def _drain(
         self, engine: Engine, sources: Sources, outlets: Outlets, deadline_s: float | None,
-        look: Callable[[], None] = lambda: None,
+        while_waiting: Callable[[], None] = lambda: None,
     ) -> bool:  # fmt: skip
         """Commit everything, and deliver it to each sink as fast as the sink accepts it, until the deadline.
 
@@ -365,6 +361,7 @@ class Commits:
             except SinkAwayError:  # it has given up; the other sinks go on
                 if deadline_s is None:
                     raise
+            # A commit starts deliveries: of later alerts, once the delivery before is over.
             if not is_committed or self.deliveries.needs_commit:
                 is_committed = self.begin(engine, sources, outlets) or is_committed
             futures = self._futures()
@@ -374,7 +371,7 @@ class Commits:
             if wait_s is not None and wait_s <= 0:
                 return False
             wait(futures, _LOOK_S if wait_s is None else wait_s, FIRST_COMPLETED)
-            look()
+            while_waiting()
 
     def distrust(self) -> None:
         """Mark the store as damaged: the next start takes the newest checkpoint in its place."""
@@ -382,17 +379,18 @@ class Commits:
             mark_damaged(self._settings.folder)
 
     def close(self) -> None:
-        """Wait for the background work, and close the store."""
-        folder, copies, waits = self._settings.folder, self.copies, self._is_complete is not False
+        """Wait for background work unless a sink hangs, close the store, and note in the folder an end in order."""
+        folder, checkpoints = self._settings.folder, self.checkpoints
+        waits = self._is_complete is not False  # False: the process leaves deliveries that still hang
         self._log.close()
         self.deliveries.close(wait=waits)
-        if copies is not None and waits:
-            copies.close()
-        with suppress(StateError):  # a store whose disk was full reports it again; its commits exist
+        if checkpoints is not None and waits:
+            checkpoints.close()
+        with suppress(StateError):  # if the disk was full, this reports it again; the commits exist
             self.store.close()
-        if folder is not None and copies is not None and copies.last is not None and self._is_complete:
-            with suppress(OSError):  # the next start then cannot see that the end was in order
-                replace_file(folder / DELIVERED, str(copies.last.number).encode())
+        if folder is not None and checkpoints is not None and checkpoints.last is not None and self._is_complete:
+            with suppress(OSError):  # without this file, a savepoint asks for another orderly end
+                replace_file(folder / DELIVERED, str(checkpoints.last.number).encode())
         self._lock.close()
 
 

@@ -1,7 +1,7 @@
 """The entries of a commit besides keyed state: the progress of the job, and the undelivered alerts and letters.
 
     | FFFF | "" | "commit" | "head" |            →  JSON, see Head
-    | FFFF | "" | "commit" | "sent" |            →  JSON: alerts that sinks have though no commit knows of it (lanes.py)
+    | FFFF | "" | "commit" | "sent" |            →  JSON: alerts that sinks have, unknown to any commit (queues.py)
     | FFFF | "" | "alerts" | | commit u64 |      →  Arrow stream, LZ4
     | FFFF | "" | "letters" | | commit u64 |     →  JSON array
 
@@ -34,14 +34,14 @@ _NUMBER = struct.Struct(">Q")
 
 
 @dataclass(frozen=True, slots=True)
-class LanePosition:
-    """The position of a sink: it has all commits up to `position`."""
+class SinkPosition:
+    """The progress of one sink: it has the alerts of all commits up to `position`."""
 
     position: int
     delivery: int | None = None  # the number under which the commits up to `last` are, or were, on their way
     last: int | None = None
     since_ms: int = 0  # when the oldest waiting commit was made (ms UTC)
-    places: Sequence[str] = ()  # of the sink before these commits were on their way (RecallingSink)
+    places: Sequence[str] = ()  # in the sink, such as an offset, before these commits were on their way (RecallingSink)
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Head:
     groups: range
     totals: Mapping[str, int]
     positions: Mapping[str, Mapping[str, int]]
-    lanes: Mapping[str, LanePosition] = field(default_factory=dict)  # by sink; "": all sinks, in an earlier build
+    lanes: Mapping[str, SinkPosition] = field(default_factory=dict)  # by sink; "": all sinks, in an earlier build
     batch_id: int = 0  # of the next micro-batch
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics in `positions`
 
@@ -71,7 +71,7 @@ class Head:
         """Add the head to a write batch."""
         body = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         body["groups"] = [self.groups.start, self.groups.stop]
-        body["lanes"] = {name: astuple(lane) for name, lane in self.lanes.items()}
+        body["lanes"] = {name: astuple(position) for name, position in self.lanes.items()}
         batch.put(HEAD, orjson.dumps({"format": FORMAT, **body}))
 
 
@@ -82,7 +82,7 @@ def read_head(store: KeyedStore) -> Head | None:
 
 
 def parse_head(data: bytes) -> Head:
-    """Parse the entry of a commit. Raises: StateCorruptError, StateFormatError."""
+    """Parse the head of a commit (its entry), also an earlier build's. Raises: StateCorruptError, StateFormatError."""
     head = _json(data)
     try:
         return Head(
@@ -92,12 +92,12 @@ def parse_head(data: bytes) -> Head:
             range(*head["groups"]),
             head["totals"],
             head["positions"],
-            {name: LanePosition(*lane) for name, lane in head["lanes"].items()}
-            if "lanes" in head
-            # An earlier build had one position for all sinks, and before that no places.
-            else {"": LanePosition(-1, head["delivery"], head["delivery"], 0, head.get("places", ()))},
-            head.get("batch_id", 0),  # and began to count with each start
-            head.get("topic_ids", {}),  # and went by the names of topics
+            {name: SinkPosition(*fields_of_sink) for name, fields_of_sink in head["lanes"].items()}
+            if "lanes" in head  # the positions of sinks, by name
+            # An earlier build had one position for all sinks, and still earlier ones lacked places.
+            else {"": SinkPosition(-1, head["delivery"], head["delivery"], 0, head.get("places", ()))},
+            head.get("batch_id", 0),  # an earlier build began to count with each start
+            head.get("topic_ids", {}),  # an earlier build stored the names of topics alone
         )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"the last commit cannot be read ({error!r}); restore a checkpoint") from error
@@ -126,7 +126,7 @@ class PendingOutput:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """The alerts, in order, and the dead letters of one commit."""
+    """The output of one commit: its alerts, in order, and its dead letters. The store has it until it is delivered."""
 
     alerts: pa.Table
     dead_letters: tuple[bytes, ...]
@@ -143,7 +143,7 @@ class Outgoing:
 
     def save(self, batch: WriteBatch, commit: int) -> None:
         if self.alerts.num_rows:
-            # Two thirds of the bytes of a commit are alerts that the next commit removes.
+            # Compressed: two thirds of the bytes of a commit are its alerts, which the next commit removes again.
             batch.put(_key(_ALERTS, commit), pa.compress(encode_alerts(self.alerts), _CODEC, asbytes=True))
         if self.dead_letters:
             batch.put(_key(_DEAD_LETTERS, commit), orjson.dumps([letter.decode() for letter in self.dead_letters]))

@@ -14,29 +14,29 @@ from cep.base.errors import StoreError
 from cep.lists.store import ListStore
 from cep.runners.embedded.commit_entries import Numbers, payload_of
 from cep.runners.embedded.engine import Engine
-from cep.runners.embedded.opening import PART, StoreSettings
+from cep.runners.embedded.opening import STORE_PART, StoreSettings
 from cep.state.checkpoints import Checkpoints, Part, Published
 from cep.state.store import DurableStore
 
 
-class Copies:
-    """The checkpoints of a job. Use it from one thread."""
+class CheckpointCopies:
+    """The checkpoints of a job: copies of its store in another place. Use it from one thread."""
 
     def __init__(
         self, checkpoints: Checkpoints, settings: StoreSettings, numbers: Numbers, totals: Counter[str],
         on_failed: Callable[[StoreError], None],
     ) -> None:  # fmt: skip
-        """Begin without a checkpoint of this process. `on_failed` gets the reason if a job continues without one."""
+        """Copy nothing yet. `numbers`: the last commit's. `on_failed` gets the reason of a failure."""
         self._checkpoints = checkpoints
-        self._is_memory = settings.backend == "memory"
+        self._is_in_memory = settings.backend == "memory"
         self.interval_s = settings.checkpoint_ms / 1_000
         self._numbers = numbers
         self._totals = totals
         self._on_failed = on_failed
-        self._copying: tuple[int, Future[Published]] | None = None  # the commit in the checkpoint, and its end
-        self._copied = -1  # the commit in the last checkpoint
-        self._began_s = time.monotonic()  # the last checkpoint
-        self._alone_s: float | None = None  # by time.monotonic(): since then there are commits without a checkpoint
+        self._copying: tuple[int, Future[Published]] | None = None  # the checkpoint under way: its commit, its end
+        self._checkpointed_commit = -1  # the commit in the last checkpoint; -1: this process has made none
+        self._began_s = time.monotonic()  # when the last checkpoint began
+        self._at_risk_since_s: float | None = None  # when the first commit came that no checkpoint has
         self.last: Published | None = None
         self.error: StoreError | None = None  # of the last checkpoint, if it failed
 
@@ -53,43 +53,43 @@ class Copies:
     @property
     def lacks_commits(self) -> bool:
         """True if there are commits after the last checkpoint."""
-        return self._copied != self._numbers.last
+        return self._checkpointed_commit != self._numbers.last
 
     @property
     def uncheckpointed_s(self) -> float:
         """The seconds for which commits have been on this disk alone."""
-        return 0.0 if self._alone_s is None else time.monotonic() - self._alone_s
+        return 0.0 if self._at_risk_since_s is None else time.monotonic() - self._at_risk_since_s
 
     def note_commit(self) -> None:
         """Note a commit, which no checkpoint has yet."""
-        self._alone_s = time.monotonic() if self._alone_s is None else self._alone_s
+        self._at_risk_since_s = time.monotonic() if self._at_risk_since_s is None else self._at_risk_since_s
 
     def begin(self, engine: Engine, store: DurableStore, lists: ListStore) -> None:
         """Begin a checkpoint of the store as it is, while no other one is being copied. Raises: StoreError."""
-        part = Part(PART, store, engine.groups.start, engine.groups.stop)
+        part = Part(STORE_PART, store, engine.groups.start, engine.groups.stop)
         payload = payload_of(self._numbers.lineage, engine.audit_head())
         copying = self._checkpoints.begin(
-            (part,), payload, int(time.time() * 1_000), is_atomic=not self._is_memory, beside=lists.files
+            (part,), payload, int(time.time() * 1_000), is_atomic=not self._is_in_memory, beside=lists.files
         )
         assert copying is not None, "there is one at a time"
         self._copying, self._began_s = (self._numbers.last, copying), time.monotonic()
 
     def finish(self, *, wait: bool) -> None:
-        """Note the result of a checkpoint that is over, or wait for it. Raises: StoreError for a store in memory."""
+        """Note the end of a checkpoint, or wait for it. Raises: StoreError for a store in memory, without a disk."""
         if self._copying is None or not (wait or self._copying[1].done()):
             return
         (number, copying), self._copying = self._copying, None
         try:
             self.last = copying.result()
         except StoreError as error:
-            if self._is_memory:
+            if self._is_in_memory:
                 raise
             self.last, self.error = None, error
             self._totals["checkpoints_failed"] += 1
             self._on_failed(error)
         else:
-            self._copied, self.error = number, None
-            self._alone_s = self._began_s if self.lacks_commits else None
+            self._checkpointed_commit, self.error = number, None
+            self._at_risk_since_s = self._began_s if self.lacks_commits else None  # later commits, if any
 
     def close(self) -> None:
         """Wait for the checkpoint that is being copied."""

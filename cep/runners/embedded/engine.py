@@ -41,10 +41,10 @@ from cep.rulebook.audit import writes_audit
 from cep.rulebook.saved import rulebook_bytes
 from cep.runners.embedded.pages import PAGES_MAX, Shapes
 from cep.runners.embedded.seen import ADDED_SEEN
-from cep.runners.embedded.shares import ADDED_DEADLINES, Cache, Shares
+from cep.runners.embedded.shares import ADDED_DEADLINES, PageSettings, Shares
 from cep.runners.embedded.waiting import ADDED_WAITING
 from cep.runners.handover.group_entries import entries_of, state_of
-from cep.runners.handover.warm_start import WarmStart, check_fits, laid_out
+from cep.runners.handover.warm_start import WarmStart, check_fits, states_by_domain
 from cep.state.past import StoredPage, encode_page
 from cep.state.store import STORE_GROUP, DurableStore, KeyedStore, WriteBatch, prefix_range, split_key, store_key
 from cep.step.dead_letters import bounded_equals, event_dead_letters, evicted_dead_letters, under_rules
@@ -70,32 +70,34 @@ _DIGEST_BYTES = 16
 
 
 class StoredLastAlerts(suppression.LastAlerts):
-    """The last alerts of a job, stored with each `save`."""
+    """The last alert of each rule that suppresses, by rule and key, stored with each `save`."""
 
     def save(self, batch: WriteBatch) -> None:
         """Add the changes since the last call."""
         for rule_and_key in self.changed():
-            times = self.last.get(rule_and_key)
-            if times is None:
-                batch.delete(_key(*rule_and_key))
+            last_alert = self.last.get(rule_and_key)
+            if last_alert is None:
+                batch.delete(_fired_key(*rule_and_key))
             else:
-                value = _VALUES.pack(times[0], ~times[1], *times[2:])
-                batch.put(_key(*rule_and_key), value + rule_and_key[1].encode())
+                fired_ms, suppress_ms, severity_rank, measure = last_alert
+                # The complement is negative and marks this form: builds up to 0.2.0 wrote the first two numbers alone.
+                value = _VALUES.pack(fired_ms, ~suppress_ms, severity_rank, measure)
+                batch.put(_fired_key(*rule_and_key), value + rule_and_key[1].encode())
 
     def restore(self, store: KeyedStore) -> None:
         """Restore the entries of the store, as unchanged ones. Raises: StateCorruptError."""
         fired: suppression.Fired = {}
         try:
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", FIRED)):
-                last, size = _unpacked(data)
-                fired[split_key(raw).name.decode(), data[size:].decode()] = last
+                last_alert, size = _unpack_last_alert(data)
+                fired[split_key(raw).name.decode(), data[size:].decode()] = last_alert
             self.put(fired)
-            self.changed()
+            self.changed()  # forget that they are new
         except (struct.error, TypeError, ValueError) as error:
             raise StateCorruptError(f"who was alerted cannot be read ({error!r}); restore a checkpoint") from error
 
 
-def _unpacked(data: bytes) -> tuple[suppression.LastAlert, int]:
+def _unpack_last_alert(data: bytes) -> tuple[suppression.LastAlert, int]:
     """Return the last alert of an entry, and how many bytes it takes. Raises: struct.error."""
     time_ms, for_ms = _FIRED_TIMES.unpack_from(data)
     if for_ms >= 0:
@@ -104,17 +106,17 @@ def _unpacked(data: bytes) -> tuple[suppression.LastAlert, int]:
     return (time_ms, ~for_ms, rank, value), _VALUES.size
 
 
-def _key(rule_id: str, key: str) -> bytes:
+def _fired_key(rule_id: str, key: str) -> bytes:
     digest = blake2b(key.encode(), digest_size=_DIGEST_BYTES).digest()
     return store_key(STORE_GROUP, b"", FIRED, rule_id.encode(), digest)
 
 
 # Pages of a new store for each page that the job asks for; and of a store of an earlier build, which does not say.
-PAGES_A_PART, _PAGES_A_PART_BEFORE = 2_048, 256
-_ITEM = struct.Struct(">QH")  # of an entry that a commit adds: its number, and the number of the share
-_ADDED = (ADDED_DEADLINES, ADDED_SEEN, ADDED_WAITING)
+PAGES_FACTOR, _EARLIER_PAGES_FACTOR = 2_048, 256
+_COMMIT_AND_SHARE = struct.Struct(">QH")  # of an entry that a commit adds: its number, and the number of the share
+_CHANGES = (ADDED_DEADLINES, ADDED_SEEN, ADDED_WAITING)
 # The entries that commits have added are merged by key group above this size, and above several times the whole.
-_ADDED_BYTES_MIN, _ADDED_FACTOR = 4 << 20, 2
+_CHANGES_BYTES_MIN, _CHANGES_FACTOR = 4 << 20, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Engine:
         self, job: Job, initial: tuple[bytes, ...], store: DurableStore, workers: Workers,
         lists: ListStore | None = None,
     ) -> None:  # fmt: skip
-        """Start without keyed state. `lists` has the entries of lists; None keeps them in memory."""
+        """Begin without keyed state; a share is the part of one thread. `lists` has lists; None: they are in memory."""
         end = job.groups_count if workers.end_group is None else workers.end_group
         assert 0 <= workers.first_group < end <= job.groups_count, "key groups of this process"
         self.job = job
@@ -156,14 +158,15 @@ class Engine:
         count = min(workers.count, len(self.groups))
         bytes_max = workers.page_bytes_max
         each_max = None if bytes_max is None else bytes_max // (count * len(job.domains))
-        cache = Cache(min(PAGES_MAX, job.pages_count * PAGES_A_PART), each_max)
+        paging = PageSettings(min(PAGES_MAX, job.pages_count * PAGES_FACTOR), each_max)
         self._rules = JobRules(job, initial, job_lists=lists)
-        self._shapes = Shapes(store)
-        self._shares = Shares(self._rules, self.groups, store, self._shapes, cache, count)
+        self._shapes = Shapes(store)  # the layouts of stored pages
+        self._shares = Shares(self._rules, self.groups, store, self._shapes, paging, count)
         self._progress = Progress(rulebook_of(self._rules, ""))
-        self._memory = StoredLastAlerts()
+        self._last_alerts = StoredLastAlerts()
         self._saved_rulebook: object = None  # the rulebook in the store
-        self._added_bytes = self._whole_bytes = 0
+        self._whole_state_bytes = 0  # of the last `save_whole`
+        self._changes_bytes = 0  # that commits have added since
 
     @property
     def rulebook(self) -> NamedRulebook:
@@ -188,24 +191,25 @@ class Engine:
 
         `is_end`: the job ends here, and waits for no partition. Raises: StateError, StoreError, which end the engine.
         """
-        # 1 validate
+        # Step 1: validate.
         valid = [validate_events(self.job, decoded, now_ms) for decoded in parts]
         first_ms = min((part.first_ms for part in valid), default=TIME_MS_MAX)
-        # 2 to 8
+        # Steps 2 to 8: apply control records, move the watermark, drop repeats and late events, match by level.
         partitions = {name: PartitionTime.from_json(time) for name, time in times.items()}
         read = TimesRead(partitions, first_ms, now_ms, is_end)
-        outcome = step(self._progress, self._shares, MicroBatch(_by_domain(valid), controls, read))
+        outcome = step(self._progress, self._shares, MicroBatch(_events_by_domain(valid), controls, read))
         self._progress = outcome.progress
         dead_letters = [letter for part in valid for letter in part.dead_letters]
         dead_letters += event_dead_letters(outcome.events_aside) + evicted_dead_letters(outcome.evicted)
         counters = outcome.counters
         if dead_letters:
             rulebook = outcome.in_force.rulebook.rulebook
-            dead_letters = under_rules(bounded_equals(dead_letters, counters), rulebook.epoch, rulebook.content_hash)
-        # 9 suppress
+            bounded = bounded_equals(dead_letters, counters)  # a few of many equal ones, the others are counted
+            dead_letters = under_rules(bounded, rulebook.epoch, rulebook.content_hash)
+        # Step 9: suppress alerts, by the last alert of a rule and key.
         alerts = sorted_together(outcome.alerts)
-        marks = joined_marks(part.marks for part in valid)
-        sent = filter_alerts(alerts, outcome.in_force.policies, self._memory, self.watermark_ms, marks)
+        marks = joined_marks(part.marks for part in valid)  # keys of events with unreadable values
+        sent = filter_alerts(alerts, outcome.in_force.policies, self._last_alerts, self.watermark_ms, marks)
         for more in (*(part.counters for part in valid), outcome.rule_counters, sent.counters):
             add_counts(counters, more)
         return Stepped(sent.alerts, (*outcome.refused, *dead_letters, *sent.suppressed), nonzero(counters))
@@ -231,7 +235,7 @@ class Engine:
         return next_look_ms(self._progress.times, self.job.idle_ms, now_ms)
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Sequence[Mapping[KeyDomain, Program]]]:
-        """Find the pages in which a key may have runs, and the programs by level. Call it between micro-batches."""
+        """Find the pages in which a key may have runs, by key domain and level of rules, and the levels' programs."""
         keys = pa.array([key], TEXT)
         group = int(key_groups(keys, self.job.groups_count)[0])
         levels = self._programs()
@@ -252,18 +256,18 @@ class Engine:
         return self._shares.programs.in_force(self.rulebook, self.job).programs
 
     def begin(self, warm: WarmStart) -> Counter[str]:
-        """Start with the state of a replay. Return its runs, in all and by rule. Raises: UsageError, StateError."""
+        """Begin with a replay's state, divided by thread. Return its runs by rule. Raises: UsageError, StateError."""
         runs: Counter[str] = Counter()
         check_fits(warm.about, self.job)
-        self._memory.put(suppression.fired_from_json(warm.about.memory))
+        self._last_alerts.put(suppression.fired_from_json(warm.about.memory))
         self._progress = replace(self._progress, since_ms=warm.about.since_ms, watermark_ms=warm.about.until_ms - 1)
         for level, programs in enumerate(self._programs()):
             shares = self._shares.by_level[level]
-            for number, whole in laid_out(warm, self.job, level, programs):
-                program = programs[self.job.domains[number]]
+            for domain_number, whole in states_by_domain(warm, self.job, level, programs):
+                program = programs[self.job.domains[domain_number]]
                 for owner, part in divide(whole, self._shares.owners, program.row_registers):
-                    if owner >= 0:
-                        runs += shares[owner].begin(number, part, program)
+                    if owner >= 0:  # -1: keys of another process
+                        runs += shares[owner].begin(domain_number, part, program)
         return runs
 
     @property
@@ -293,62 +297,65 @@ class Engine:
     def save(self, batch: WriteBatch, commit: int) -> None:
         """Add all that has changed since the last commit. Commits are numbered upwards. Raises: StoreError."""
         shares = self._shares.all
-        if self._added_bytes > max(_ADDED_BYTES_MIN, _ADDED_FACTOR * self._whole_bytes):
+        if self._changes_bytes > max(_CHANGES_BYTES_MIN, _CHANGES_FACTOR * self._whole_state_bytes):
             self.save_whole(batch)
             return
         for number, share in enumerate(shares):
-            self._added_bytes += share.save_changes(batch, _ITEM.pack(commit, number))
+            self._changes_bytes += share.save_changes(batch, _COMMIT_AND_SHARE.pack(commit, number))
         self._save_rest(batch)
 
     def save_whole(self, batch: WriteBatch) -> None:
         """Add all changes, and the state outside pages by key group, so that no earlier commit is needed."""
         before = len(batch)
-        for namespace in _ADDED:
+        for namespace in _CHANGES:
             batch.delete_range(prefix_range(STORE_GROUP, b"", namespace))
         for share in self._shares.all:
             share.save_whole(batch)
-        self._added_bytes = 0
-        self._whole_bytes = sum(len(value) for _, _, value in batch.changes[before:])
+        self._changes_bytes = 0
+        self._whole_state_bytes = sum(len(value) for _, _, value in batch.changes[before:])
         self._save_rest(batch)
 
     def _save_rest(self, batch: WriteBatch) -> None:
         self._shapes.save(batch)
-        batch.put(_TIMES, orjson.dumps({**self._times(), "pages": self._shares.cache.pages_count}))
+        batch.put(_TIMES, orjson.dumps({**self._progress_json(), "pages": self._shares.paging.pages_count}))
         if self._saved_rulebook is not self.rulebook:
             batch.put(_engine_key(b"rulebook"), rulebook_bytes(self.rulebook.rulebook))
             self._saved_rulebook = self.rulebook
-        self._memory.save(batch)
+        self._last_alerts.save(batch)
 
     def restore(self) -> None:
         """Restore the engine's state from the store. Raises: StateError."""
         stored_values = {name: self.store.get(_engine_key(name)) or b"" for name in (b"times", b"rulebook")}
         try:
-            head = orjson.loads(stored_values[b"times"])
+            progress = orjson.loads(stored_values[b"times"])
         except ValueError as error:
             raise StateCorruptError(f"the store does not describe a job ({error!r}); restore a checkpoint") from error
-        pages_count = head.get("pages", min(PAGES_MAX, self.job.pages_count * _PAGES_A_PART_BEFORE))
+        # A store of an earlier build does not say how many pages a key group has.
+        pages_count = progress.get("pages", min(PAGES_MAX, self.job.pages_count * _EARLIER_PAGES_FACTOR))
         if not isinstance(pages_count, int) or not 1 <= pages_count <= PAGES_MAX:
             raise StateCorruptError(f"the store has {pages_count!r} pages a key group; restore a checkpoint")
-        if pages_count != self._shares.cache.pages_count:
-            self._shares.lay_out(replace(self._shares.cache, pages_count=pages_count))
-        self._take_progress({**head, "rulebook": stored_values[b"rulebook"].decode()})
+        if pages_count != self._shares.paging.pages_count:
+            self._shares.create_empty(replace(self._shares.paging, pages_count=pages_count))
+        self._restore_progress({**progress, "rulebook": stored_values[b"rulebook"].decode()})
         self._saved_rulebook = self.rulebook
-        self._memory.restore(self.store)
+        self._last_alerts.restore(self.store)
         lists = self.rulebook.rulebook.lists
         lists.store.keep_only(lists.names())
-        for share in self._shares.all:
+        for share in self._shares.all:  # of the keys: one for each thread and level of rules
             share.restore(self.store)
 
-    def _take_progress(self, saved_progress: Mapping[str, Any]) -> None:
+    def _restore_progress(self, saved_progress: Mapping[str, Any]) -> None:
         try:
             self._progress = Progress(
                 restore_rulebook(self._rules, saved_progress["rulebook"].encode()),
                 int(saved_progress["watermark_ms"]),
                 times_from_json(saved_progress["times"]),
-                int(saved_progress.get("since_ms", TIME_MS_MIN)),  # an earlier build did not ask
-                int(saved_progress.get("heartbeat_ms", TIME_MS_MIN)),
-                LastEvent.from_json(saved_progress.get("last_event")),
-                int(saved_progress.get("gap_ms", TIME_MS_MIN)),
+                # The job has seen all events from `since_ms` on. Events from before `gap_ms` may be missing. Earlier
+                # builds did not store these four.
+                since_ms=int(saved_progress.get("since_ms", TIME_MS_MIN)),
+                heartbeat_ms=int(saved_progress.get("heartbeat_ms", TIME_MS_MIN)),
+                last_event=LastEvent.from_json(saved_progress.get("last_event")),
+                gap_ms=int(saved_progress.get("gap_ms", TIME_MS_MIN)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"there is no job described ({error!r}); restore a checkpoint") from error
@@ -357,11 +364,11 @@ class Engine:
         """Return the progress that all key groups share, for a savepoint."""
         return {
             "rulebook": rulebook_bytes(self.rulebook.rulebook).decode(),
-            "held_memory": suppression.fired_json(self._memory.last),
-            **self._times(),
+            "held_memory": suppression.fired_json(self._last_alerts.last),
+            **self._progress_json(),
         }
 
-    def _times(self) -> dict[str, Any]:
+    def _progress_json(self) -> dict[str, Any]:
         progress = self._progress
         return {
             "watermark_ms": progress.watermark_ms,
@@ -380,22 +387,22 @@ class Engine:
             entries += entries_of(self.job, level, group, share.state_of(group, levels[level]))
         return sorted(entries)
 
-    def take_over(
+    def begin_from_savepoint(
         self, saved_progress: Mapping[str, Any], entries: Callable[[int], Iterable[tuple[bytes, bytes]]]
     ) -> int:
-        """Start with the state of a savepoint: the values of `shared_progress`, and the entries of each key group.
+        """Begin with a savepoint: `saved_progress` (rules, watermark, last alerts) and the `entries` of each key group.
 
         Pages go to the store at once, the rest with `save_whole`. Returns: the number of entries. Raises: StateError.
         """
-        self._take_progress(saved_progress)
-        self._memory.put(suppression.fired_from_json(saved_progress["held_memory"]))
+        self._restore_progress(saved_progress)
+        self._last_alerts.put(suppression.fired_from_json(saved_progress["held_memory"]))
         entries_count, levels = 0, self._programs()
         for group in self.groups:
             group_entries = list(entries(group))
             entries_count += len(group_entries)
             batch = WriteBatch()
-            for level, share in self._shares.with_group(group):
-                share.take_over(group, state_of(self.job, level, group_entries), levels[level])
+            for level, share in self._shares.with_group(group):  # the share of the thread that has the group
+                share.load_group(group, state_of(self.job, level, group_entries), levels[level])
                 share.save_pages(batch)
             self.store.write(batch)
         return entries_count
@@ -416,7 +423,7 @@ def _engine_key(name: bytes) -> bytes:
 _TIMES = _engine_key(b"times")
 
 
-def _by_domain(valid: Sequence[ValidEvents]) -> dict[int, list[EventBatch]]:
+def _events_by_domain(valid: Sequence[ValidEvents]) -> dict[int, list[EventBatch]]:
     events: dict[int, list[EventBatch]] = {}
     for part in valid:
         for number, batch in enumerate(part.batches):

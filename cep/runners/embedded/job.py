@@ -37,7 +37,7 @@ from cep.runners.embedded.changelog import Changelog, changelog_of, client_of
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.kafka import Lease
-from cep.runners.embedded.opening import PART, StoreSettings, followed_folder
+from cep.runners.embedded.opening import STORE_PART, StoreSettings, followed_folder
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.reports import JobReports, KeyAnswers
 from cep.runners.embedded.run import RECORDS_MAX, Listener, Pace, Runner, shorten_pauses
@@ -63,14 +63,14 @@ _POLL_S = 0.05
 
 
 @contextmanager
-def turn_of(
+def wait_for_turn(
     settings: Settings, store: StoreSettings, changelog: Changelog | None, observed: Observed, log: Log,
     stop: threading.Event,
 ) -> Iterator[Callable[[], bool]]:  # fmt: skip
     """Wait until this process may work on the job, or `stop` is set. Return the lease at the end.
 
     Yields: a function that says whether it may send, and raises SinkError once another process has taken over. Without
-    `--standby` that is always. Raises: UsageError without a changelog; as `stand_by`.
+    `--standby` that is always. Raises: UsageError without a changelog; the errors of `stand_by`.
     """
     if not settings.embedded.standby:
         yield lambda: True
@@ -134,21 +134,21 @@ def stand_by(
     settings: StoreSettings, folder: Path, changelog: Changelog, has_lease: Callable[[], bool], stop: threading.Event,
     followed: Callable[[int], None] = lambda _: None,
 ) -> None:  # fmt: skip
-    """Follow the changelog until this process gets the lease, or `stop` is set.
+    """Copy the changelog to a local store, again and again, until this process gets the lease, or `stop` is set.
 
     `followed` receives the offset up to which the store is complete. Raises: UsageError, SinkError, StateError.
     """
-    partial = followed_folder(folder)
+    copied = followed_folder(folder)  # the store and the lists
     with lock_checkpoint(folder):
-        shutil.rmtree(partial, ignore_errors=True)
-        with settings.open(partial / PART) as store:
+        shutil.rmtree(copied, ignore_errors=True)
+        with settings.open(copied / STORE_PART) as store:
             while not (has_lease() or stop.is_set()):
-                with suppress(SourceError):  # the watch says that no broker answers
-                    followed(changelog.follow(store, partial / BESIDE))
+                with suppress(SourceError):  # the health watch (runners/watch.py) reports that no broker answers
+                    followed(changelog.follow(store, copied / BESIDE))
                 stop.wait(_FOLLOW_S)
 
 
-_TOPICS = KafkaSink, KafkaTransactionSink
+_KAFKA_SINKS = KafkaSink, KafkaTransactionSink
 _FLAGS = "either --events PATH (`-` is standard input), or --topic"
 
 
@@ -183,11 +183,12 @@ class EmbeddedRunner(JobRunner):
         return {"/key": self.key_answers.answer} if settings.observe.answer_keys else {}
 
     def run(self, start: JobStart) -> None:
+        """Open the sources and sinks of the job, wait for the lease if this is a standby, work, and close them."""
         settings, begins, checkpoint = start.settings, start.begins, start.settings.job.checkpoint
         job, initial, workers = start.job, begins.initial, _workers(settings, start.job)
         if checkpoint is not None:
             job, initial, _ = open_folder(settings.job, checkpoint, job, begins, start.log)
-        with compiled_ahead(CARRIERS):
+        with compiled_ahead(CARRIERS):  # kernels, in the background
             status = made_topics(settings)
             sources = _sources(settings, start.until_end, accepts_gap=self.accepts_gap)
             outlets = _outlets(start)
@@ -198,7 +199,7 @@ class EmbeddedRunner(JobRunner):
                 store = StoreSettings(
                     checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints
                 )
-                with turn_of(settings, store, changelog, observed, start.log, stop) as may_send:
+                with wait_for_turn(settings, store, changelog, observed, start.log, stop) as may_send:
                     if not stop.is_set():
                         outlets = replace(outlets, may_send=may_send)
                         engine_of = partial(Engine, job, initial, workers=workers)
@@ -284,14 +285,15 @@ def _sources(settings: Settings, until_end: bool, *, accepts_gap: bool) -> Sourc
 
 
 def _outlets(start: JobStart) -> Outlets:
+    """Open the sinks of alerts, dead letters, suppressed alerts and the audit. Raises: UsageError, SinkError."""
     settings, observed = start.settings, start.observed
-    folder = settings.job.checkpoint or settings.output.dead_letters  # without one, suppressed alerts are dropped
-    at_once = _sends_at_once(settings)
-    job = sink_kinds.SinkJob(
-        settings, observed.refused, None if at_once else partial(_name_in, settings), client_of(settings)
-    )
+    folder = settings.job.checkpoint or settings.output.dead_letters  # without a folder, suppressed alerts are dropped
+    sends_at_once = _sends_at_once(settings)
+    # The name of transactions. Alerts that do not wait for commits are sent without one.
+    name_in_topic = None if sends_at_once else partial(_name_in, settings)
+    job = sink_kinds.SinkJob(settings, observed.refused, name_in_topic, client_of(settings))
     # With a changelog, Kafka comes last: its copy of the store then belongs to alerts that all other sinks have.
-    sinks = dict(sorted(sink_kinds.open_sinks(job).items(), key=lambda named: isinstance(named[1], _TOPICS)))
+    sinks = dict(sorted(sink_kinds.open_sinks(job).items(), key=lambda named: isinstance(named[1], _KAFKA_SINKS)))
     observed.sink_names, observed.sink_addresses = tuple(sinks), sink_kinds.sink_addresses(settings)
     return Outlets(
         list(sinks.values()),

@@ -29,7 +29,7 @@ from cep.sources.kafka import KafkaSettings
 
 _POLL_S = 0.1
 _ASK_S = 5.0
-_SURE_S = (LEASE_MS - 2 * LEASE_CONFIRM_MS) / 1_000  # the brokers' clock began when the commit arrived, ours before
+_VALID_S = (LEASE_MS - 2 * LEASE_CONFIRM_MS) / 1_000  # the brokers' clock began when the commit arrived, ours before
 _REFUSALS = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -49,7 +49,7 @@ class Lease(Closing):
         self._number: int | None = None  # of this owner, one more than of the owner before, once committed
         self._is_taken = False  # True once another process has committed its number
         self._refused: str | None = None
-        self._sent_s = self._sure_until_s = float("-inf")
+        self._asked_s = self._valid_until_s = float("-inf")
         self._ended = threading.Event()
         fixed: dict[str, Any] = {
             "group.id": self.group,
@@ -60,7 +60,7 @@ class Lease(Closing):
         }
         client_options = dict(settings.client_options)
         self._consumer = Consumer(reader_options(settings.bootstrap_servers, client_options, fixed=fixed))
-        self._consumer.subscribe([topic], on_assign=self._given, on_revoke=self._gone, on_lost=self._gone)
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
         self._thread = threading.Thread(target=self._work, name="cep-lease", daemon=True)
         self._thread.start()
 
@@ -76,7 +76,7 @@ class Lease(Closing):
             )
         if self._refused is not None:
             raise SinkError(f"the brokers refuse the lease on {self._topic}: {self._refused}; allow group {self.group}")
-        return time.monotonic() < self._sure_until_s
+        return time.monotonic() < self._valid_until_s
 
     @property
     def group(self) -> str:
@@ -87,64 +87,64 @@ class Lease(Closing):
         """Give the lease back, so that another process has it at once."""
         self._ended.set()
         self._thread.join()
-        self._sure_until_s = float("-inf")
+        self._valid_until_s = float("-inf")
         with suppress(KafkaException, RuntimeError):
             self._consumer.close()
 
     def _work(self) -> None:
         while not self._ended.is_set():
             try:
-                self._turn()
+                self._keep_lease()
             except KafkaException as error:  # unreachable brokers return; until then the lease runs out
                 if error.args[0].code() in _REFUSALS:
                     self._refused = reason_of(error)
                 self._ended.wait(_POLL_S)
 
-    def _turn(self) -> None:
-        """Poll the group once: request the lease, confirm it, or note that it is lost or refused."""
+    def _keep_lease(self) -> None:
+        """Poll the group once; request or confirm the lease: a number of the owner, committed as the group's offset."""
         message = self._consumer.poll(_POLL_S)  # runs the callbacks below; the partition is paused and gives no records
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:
             self._refused = error.str()
         now_s = time.monotonic()
-        if now_s - self._sent_s < LEASE_CONFIRM_MS / 1_000:
+        if now_s - self._asked_s < LEASE_CONFIRM_MS / 1_000:
             return
         if self._number is None and self._is_assigned:
-            self._sent_s = now_s
-            number = self._newest() + 1
-            if self._is_assigned:
+            self._asked_s = now_s
+            number = self._committed_number() + 1
+            if self._is_assigned:  # still: meanwhile a callback may have noted that it is revoked
                 self._commit(number, now_s)
                 self._number = number
         elif self._number is not None and not self._is_taken:
-            self._sent_s = now_s
+            self._asked_s = now_s
             self._confirm(self._number, now_s)
 
     def _confirm(self, number: int, now_s: float) -> None:
         """Commit the number of this owner; see first who has it, if another one may."""
-        if now_s >= self._sure_until_s and self._newest() != number:
+        if now_s >= self._valid_until_s and self._committed_number() != number:
             self._is_taken = True
             self._on_taken()
         elif self._is_assigned:  # and no other process had the lease
             self._commit(number, now_s)
 
-    def _newest(self) -> int:
-        (place,) = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_ASK_S)
-        if place.error is not None:
-            raise KafkaException(place.error)
-        return max(place.offset, 0)
+    def _committed_number(self) -> int:
+        (partition,) = self._consumer.committed([TopicPartition(self._topic, 0)], timeout=_ASK_S)
+        if partition.error is not None:
+            raise KafkaException(partition.error)
+        return max(partition.offset, 0)
 
     def _commit(self, number: int, now_s: float) -> None:
         self._consumer.commit(offsets=[TopicPartition(self._topic, 0, number)], asynchronous=False)
-        self._sure_until_s = now_s + _SURE_S
+        self._valid_until_s = now_s + _VALID_S
 
-    def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        for place in places:
-            place.offset = OFFSET_END
-        consumer.incremental_assign(places)
-        consumer.pause(places)
-        self._is_assigned = self._is_assigned or bool(places)
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            partition.offset = OFFSET_END
+        consumer.incremental_assign(partitions)
+        consumer.pause(partitions)
+        self._is_assigned = self._is_assigned or bool(partitions)
         self.is_elsewhere = not self._is_assigned
 
-    def _gone(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self._is_assigned, self._sure_until_s = False, float("-inf")
-        consumer.incremental_unassign(places)
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._is_assigned, self._valid_until_s = False, float("-inf")
+        consumer.incremental_unassign(partitions)

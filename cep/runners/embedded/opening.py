@@ -36,25 +36,25 @@ from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import DurableStore
 from cep.state.target import PARTIAL, Target
 
-_CHECKPOINTS, _ASKED = "checkpoints", "target"
+_CHECKPOINTS, _TARGET_NOTE = "checkpoints", "target"
 
 
 def default_target(folder: Path) -> Target:
-    """Return the place inside the folder."""
+    """Return the target of checkpoints inside a job's folder."""
     return Target(str(folder / _CHECKPOINTS))
 
 
 def is_embedded(folder: Path) -> bool:
     """Return True if the folder is of a process of `cep run`."""
-    return (folder / _CHECKPOINTS).is_dir() or (folder / _ASKED).exists()
+    return (folder / _CHECKPOINTS).is_dir() or (folder / _TARGET_NOTE).exists()
 
 
 def remembered_target(folder: Path, target_text: str | None) -> Target:
-    """Return the target of a starting job, and note it: the named one, or the one in its folder. Raises: StoreError."""
+    """Return the place of a job's checkpoints, and note it in its folder for other commands. Raises: StoreError."""
     if target_text is not None and ":" not in target_text:
         target_text = str(Path(target_text).resolve())
     target = default_target(folder) if target_text is None else Target(target_text)
-    path = folder / _ASKED
+    path = folder / _TARGET_NOTE
     try:
         if target_text is None:
             path.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def remembered_target(folder: Path, target_text: str | None) -> Target:
 
 def target_of(folder: Path) -> Target:
     """Return the target of a job that has run in the folder. Raises: StoreError, StateCorruptError."""
-    path = folder / _ASKED
+    path = folder / _TARGET_NOTE
     try:
         return Target(path.read_text(encoding="utf-8")) if path.exists() else default_target(folder)
     except (OSError, UnicodeDecodeError) as error:
@@ -76,18 +76,18 @@ def target_of(folder: Path) -> Target:
         ) from error
 
 
-PART = "store"
+STORE_PART = "store"
 _STORE, _DAMAGED = "store", "damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The place of keyed state, and how it is kept."""
+    """The settings of the store of keyed state and of its checkpoints."""
 
-    folder: Path | None  # None: in memory, and nothing survives
-    backend: str = "rocksdb"
-    target: str | None = None  # a path or an address of fsspec; None: a folder next to the store
-    kept_count: int = 3
+    folder: Path | None  # of the job; None: in memory, and nothing survives
+    backend: str = "rocksdb"  # or "memory"
+    target: str | None = None  # the place of checkpoints, a path or an address of fsspec; None: next to the store
+    kept_count: int = 3  # checkpoints
     cache_bytes: int = 256 << 20  # of RocksDB, including write buffers
     checkpoint_ms: int = 10_000  # between two checkpoints
 
@@ -95,7 +95,7 @@ class StoreSettings:
         """Open the store at a path, which may be new or a checkpoint's."""
         if self.backend == "memory":
             return MemoryStore.open(path) if path.exists() else MemoryStore()
-        # Pages in use have memory of their own: much of this is better spent on writing them to the disk less often.
+        # Half is for write buffers: the engine has the pages in use, and larger buffers reach the disk less often.
         memory = RocksMemory(self.cache_bytes, max(1 << 20, self.cache_bytes // 2))
         return RocksStore(path, RocksSettings(memory))
 
@@ -129,21 +129,22 @@ def mark_damaged(folder: Path) -> None:
 
 
 def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | None = None) -> Opened:
-    """Open the store of the job: at its last commit, from the changelog, from a checkpoint, or empty.
+    """Open the job's store: a standby's, or the one of the last commit, the changelog or a checkpoint, or a new one.
 
     Raises: StateCorruptError if the store is damaged and there is no checkpoint; StateFormatError, StoreError.
     """
     target = remembered_target(folder, settings.target)
-    working = folder / _STORE
+    working = folder / _STORE  # the local store's place
     refused: tuple[str, ...] = ()
-    followed_ms = _replayed(settings, changelog, working) if changelog is not None and changelog.is_followed else None
+    was_standby = changelog is not None and changelog.is_followed  # its store is nearly the changelog's
+    followed_ms = _replay_changelog(settings, changelog, working) if was_standby else None
     if followed_ms is None:
-        opened, refused = _local_store(settings, target, working, changelog)
+        opened, refused = _open_local_store(settings, target, working, changelog)
         if opened is not None:
             return Opened(target, *opened, None, refused)
-    replayed_ms = _replayed(settings, changelog, working) if followed_ms is None else followed_ms
+    replayed_ms = _replay_changelog(settings, changelog, working) if followed_ms is None else followed_ms
     if replayed_ms is not None:
-        store = settings.open(working / PART)
+        store = settings.open(working / STORE_PART)
         return Opened(target, store, read_head(store), None, refused, replayed_ms)
     if refused and not checkpoint_numbers(target):
         raise StateCorruptError(
@@ -156,34 +157,34 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
     if restored is not None:
         try:
             store_of_payload(restored.payload)
-        except StateError:  # of another format: it is not to stand in the way when another build has made that good
+        except StateError:  # of another format: removed, so that the next start, perhaps of another build, looks again
             shutil.rmtree(working)
             raise
         refused += restored.refused
-    store = settings.open(working / PART)
+    store = settings.open(working / STORE_PART)
     return Opened(target, store, read_head(store), restored, refused)
 
 
-def _replayed(settings: StoreSettings, changelog: Changelog | None, working: Path) -> int | None:
-    """Replace the local store by the store of the changelog, if the changelog has one. Return its time."""
+def _replay_changelog(settings: StoreSettings, changelog: Changelog | None, working: Path) -> int | None:
+    """Replace the local store by the store of the changelog. Return the time of its last commit, None without one."""
     if changelog is None:
         return None
     partial = followed_folder(working.parent)
-    if not changelog.is_followed:
+    if not changelog.is_followed:  # the folder is not a standby's, which has read the changelog into it
         shutil.rmtree(partial, ignore_errors=True)
-    with settings.open(partial / PART) as store:
+    with settings.open(partial / STORE_PART) as store:
         replayed_ms = changelog.replay(store, partial / BESIDE)
         head = read_head(store)
     if replayed_ms is not None and head is not None:
         shutil.rmtree(working, ignore_errors=True)
-        (partial / PAYLOAD).write_bytes(payload_of(head.lineage))
+        (partial / PAYLOAD).write_bytes(payload_of(head.lineage))  # says from which store this one began
         partial.rename(working)
         return replayed_ms
     shutil.rmtree(partial, ignore_errors=True)
     return None
 
 
-def _local_store(
+def _open_local_store(
     settings: StoreSettings, target: Target, working: Path, changelog: Changelog | None
 ) -> tuple[tuple[DurableStore, Head] | None, tuple[str, ...]]:
     """Open the store on this disk: (store, last commit). None without a reason if it is old, with one if it is damaged.
@@ -191,14 +192,14 @@ def _local_store(
     Each store has a lineage, a random name. It is old if the newest checkpoint is of a store other than itself or the
     one that it began from, so another process has gone on with the job. Raises: CepError.
     """
-    if settings.backend == "memory" or not (working / PART).exists():
+    if settings.backend == "memory" or not (working / STORE_PART).exists():
         return None, ()
     if (working / _DAMAGED).exists():
         return None, ("the local store: it was found damaged while the job ran",)
-    with ExitStack() as unused:
+    with ExitStack() as unless_returned:  # closes the store unless it is returned
         try:
-            store = settings.open(working / PART)
-            unused.callback(store.close)
+            store = settings.open(working / STORE_PART)
+            unless_returned.callback(store.close)
             head = read_head(store)
             newest_lineage, payload = _newest_lineage(target), working / PAYLOAD
             restored_lineage = store_of_payload(payload.read_bytes()) if payload.exists() else None
@@ -208,13 +209,13 @@ def _local_store(
             return None, ()
         if restored_lineage == head.lineage:  # a restored store without a commit of its own
             return None, ()
-        if changelog is not None and _is_of_before(head, changelog):
+        if changelog is not None and _is_older_than(head, changelog):  # another process has taken over
             return None, ()
-        unused.pop_all()
+        unless_returned.pop_all()
         return (store, head), ()
 
 
-def _is_of_before(head: Head, changelog: Changelog) -> bool:
+def _is_older_than(head: Head, changelog: Changelog) -> bool:
     """Return True if another process has taken over the job in the meantime, and only its commits are in the changelog.
 
     Its store has a lineage of its own. A store that began from the changelog and has delivered nothing counts as one,

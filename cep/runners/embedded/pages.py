@@ -53,12 +53,12 @@ _FEW_SLOTS = 64
 
 
 class Shapes:
-    """The page shapes of a store, by number. All threads share them, because a shape never changes."""
+    """The shapes (layouts of rules and columns) of a store's pages, by number. All threads share these constants."""
 
     def __init__(self, store: KeyedStore) -> None:
         self._store = store
         self._shapes: dict[int, Shape] = {}
-        self._learnt: Shape | None = None  # the last one
+        self._last_shape: Shape | None = None
         self._new: list[Shape] = []
 
     def of(self, number: int) -> Shape:
@@ -72,16 +72,16 @@ class Shapes:
         return shape
 
     def learn(self, keyed_state: KeyedState) -> Shape:
-        """Return the shape of a state. A new shape is stored with the next `save`."""
-        learnt = self._learnt
-        if learnt is not None and learnt.describes(keyed_state):
-            return learnt
+        """Return the shape (layout of rules and columns) of a state, for all threads. `save` stores new ones."""
+        last_shape = self._last_shape
+        if last_shape is not None and last_shape.describes(keyed_state):
+            return last_shape
         shape = Shape.of(keyed_state)
         shared_shape = self._shapes.get(shape.number)
         if shared_shape is None:
             shared_shape = self._shapes[shape.number] = shape
             self._new.append(shape)
-        self._learnt = shared_shape
+        self._last_shape = shared_shape
         return shared_shape
 
     def save(self, batch: WriteBatch) -> None:
@@ -96,32 +96,35 @@ class Pages:
 
     `bytes_max` bounds the bytes kept outside the store; None keeps all. Open pages (MatchedPages) may have half as many
     bytes in addition, and changes since the last `save` are kept. `deadlines` int64[slots]: when to look at a page
-    again though its keys lack events; NEVER: no page.
+    again though its keys lack events; NEVER: the page does not exist.
     """
 
     def __init__(
         self, store: KeyedStore, name: bytes, layout: tuple[range, int, int], shapes: Shapes, bytes_max: int | None
     ) -> None:
-        """`layout`: the key groups, how many the job has, and the pages of each."""
+        """Begin without pages (packed runs of a few keys) in memory. A slot is the number of a page among all of them.
+
+        `layout`: the key groups, how many the job has, and the pages of each.
+        """
         self._store = store
         self.shapes = shapes
-        self._groups, self._groups_count, self._count = layout
-        assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
+        self._groups, self._groups_count, self._pages_count = layout
+        assert self._pages_count <= PAGES_MAX, "the number of a page has 16 bits"
         self._prefixes = entries.page_prefixes(self._groups, name)
         self._bytes_max = bytes_max
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
-        slots_count = len(self._groups) * self._count
-        # By slot. A dictionary would pause while it grows, and while garbage is collected.
+        slots_count = len(self._groups) * self._pages_count
+        # The bytes in memory, by slot. A dictionary would pause while it grows, and while garbage is collected.
         self._encoded: NDArray[np.object_] = np.full(slots_count, None, object)
         self._sizes = np.zeros(slots_count, np.int32)  # of the kept pages, in bytes; a page is never empty
         self.cached_bytes = 0
-        self._is_recent = np.zeros(slots_count, bool)  # written since the hand has passed
-        self._hand = 0
+        self._is_recent = np.zeros(slots_count, bool)  # written since the clock's hand has passed, and kept in memory
+        self._clock_hand = 0  # the slot at which the next search for pages to drop begins (CLOCK)
         self._changed: set[int] = set()  # slots, since the last `save`
         stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), entries.NEVER, np.int64)
-        self._stretches = stretches
+        self._stretches = stretches  # the deadlines, in rows of _STRETCH slots
         self.deadlines = stretches.reshape(-1)[:slots_count]
-        # of each stretch, or earlier than that
+        # The earliest deadline of each stretch, or earlier than that.
         self._earliest_ms = np.full(len(stretches), entries.NEVER, np.int64)
         self.changed_bytes = 0
         self.loads = 0
@@ -134,12 +137,12 @@ class Pages:
 
     def slots(self, keys: pa.Array) -> Int64:
         """Return the slot of each key's page: int64[N]; beyond the last one for a key of a later key group."""
-        return key_slots(keys, self._groups_count, self._count, self._groups.start)
+        return key_slots(keys, self._groups_count, self._pages_count, self._groups.start)
 
     def slots_of(self, group: int) -> Int64:
         """Return the slots of a key group's pages."""
-        first = (group - self._groups.start) * self._count
-        return np.arange(first, first + self._count)
+        first = (group - self._groups.start) * self._pages_count
+        return np.arange(first, first + self._pages_count)
 
     def due(self, watermark_ms: int) -> Int64:
         """Return the slots whose deadline the watermark has reached, ascending. Cost: O(slots of their stretches)."""
@@ -154,26 +157,26 @@ class Pages:
         return due_slots
 
     def read(self, slots: Int64) -> list[bytes]:
-        """Read the pages of these slots that exist. Raises: StateError."""
-        slots = slots[self.deadlines[slots] != entries.NEVER]
+        """Read the pages (packed runs of a few keys) of these slots (page numbers) that exist. Raises: StateError."""
+        slots = slots[self.deadlines[slots] != entries.NEVER]  # NEVER: the page does not exist
         pages: list[bytes] = self._encoded[slots].tolist()
-        (at,) = (self._sizes[slots] == 0).nonzero()
-        if len(at):
-            self.loads += len(at)
-            missing = slots[at]
-            for number, page in zip(at.tolist(), self._store.multi_get(self._keys(missing)), strict=True):
+        (not_in_memory,) = (self._sizes[slots] == 0).nonzero()
+        if len(not_in_memory):
+            self.loads += len(not_in_memory)
+            stored_pages = self._store.multi_get(self._keys(slots[not_in_memory]))
+            for index, page in zip(not_in_memory.tolist(), stored_pages, strict=True):
                 if page is None:
                     raise StateCorruptError(
-                        f"page {slots[number]} has a deadline, but the store lacks it; restore a checkpoint"
+                        f"page {slots[index]} has a deadline, but the store lacks it; restore a checkpoint"
                     )
-                pages[number] = page
+                pages[index] = page
         return pages
 
-    def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
-        """Replace pages in memory. A page whose deadline is NEVER is removed."""
+    def replace_pages(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
+        """Replace pages (packed runs of a few keys) by slot, in memory. A page whose deadline is NEVER is removed."""
         filled = deadlines != entries.NEVER
         if np.count_nonzero(filled) < len(filled):
-            self._forget(slots[~filled & (self.deadlines[slots] != entries.NEVER)])
+            self._remove(slots[~filled & (self.deadlines[slots] != entries.NEVER)])
             slots, deadlines = slots[filled], deadlines[filled]
             pages = list(compress(pages, filled.tolist()))
         sizes = list(map(len, pages))
@@ -189,19 +192,19 @@ class Pages:
         """Remove all pages and return how many runs were in them. Raises: StateError."""
         stored = np.flatnonzero(self.deadlines != entries.NEVER)
         dropped = runs_count(self.read(stored))
-        self._forget(stored)
+        self._remove(stored)
         return dropped
 
     def save(self, batch: WriteBatch) -> Int64:
-        """Add every page that has changed since the last save to a write batch. Return their slots."""
+        """Add every page that has changed since the last save to a write batch. Return their slots (page numbers)."""
         changed = np.fromiter(self._changed, np.int64, len(self._changed))
         changed.sort()
         self._changed, self.changed_bytes = set(), 0
-        is_there = self.deadlines[changed] != entries.NEVER
-        written = changed if is_there.all() else changed[is_there]
+        exists = self.deadlines[changed] != entries.NEVER  # an empty page is removed
+        written = changed if exists.all() else changed[exists]
         batch.put_all(self._keys(written), self._encoded[written].tolist())
         if len(written) < len(changed):
-            for key in self._keys(changed[~is_there]):
+            for key in self._keys(changed[~exists]):
                 batch.delete(key)
         while self._bytes_max is not None and self.cached_bytes > self._bytes_max:
             self._make_room()
@@ -211,24 +214,24 @@ class Pages:
         """Take over the deadlines that were read from the store."""
         self._earliest_ms = self._stretches.min(axis=1)
 
-    def _forget(self, slots: Int64) -> None:
-        self._let_go(slots)
+    def _remove(self, slots: Int64) -> None:
+        self._drop_from_memory(slots)
         self.deadlines[slots] = entries.NEVER
         self._changed.update(slots.tolist())
 
     def _make_room(self) -> None:
         """Drop stored pages that were not written since the hand of the clock last passed (CLOCK, Corbató 1968)."""
-        some = slice(self._hand, self._hand + _STRETCH)
-        self._let_go(self._hand + np.flatnonzero((self._sizes[some] > 0) & ~self._is_recent[some]))
+        some = slice(self._clock_hand, self._clock_hand + _STRETCH)
+        self._drop_from_memory(self._clock_hand + np.flatnonzero((self._sizes[some] > 0) & ~self._is_recent[some]))
         self._is_recent[some] = False
-        self._hand = some.stop if some.stop < len(self._sizes) else 0
+        self._clock_hand = some.stop if some.stop < len(self._sizes) else 0
 
-    def _let_go(self, slots: Int64) -> None:
+    def _drop_from_memory(self, slots: Int64) -> None:
         self.cached_bytes -= int(self._sizes[slots].sum())
         self._encoded[slots], self._sizes[slots] = None, 0
 
     def _keys(self, slots: Int64) -> list[bytes]:
-        return entries.page_store_keys(slots, self._count, self._prefixes)
+        return entries.page_store_keys(slots, self._pages_count, self._prefixes)
 
 
 class MatchedPages:
@@ -244,21 +247,23 @@ class MatchedPages:
         self._stays_open = stays_open
         self._bounds = np.cumsum([0, *(len(part.deadlines) for part in parts)])
         self.pasts = pasts
-        self._open: tuple[Int64, KeyedState, Program] | None = None
+        self._open: tuple[Int64, KeyedState, Program] | None = None  # slots, their state, and its program
         self.open_bytes = 0
 
     def slots(self, keys: pa.Array) -> Int64:
         return self._parts[0].slots(keys)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
+        """Return the slots (page numbers) of these keys, of pages that are due, and of open (unpacked) pages."""
         slots = self.slots(keys)
         # Each slot once, ascending. For few of them a set is several times as quick as numpy.
         is_few = len(slots) <= _FEW_SLOTS
         touched_slots: Int64 = np.array(sorted({*slots.tolist()}), np.int64) if is_few else np.unique(slots)
         if self._open is not None:
-            of_both = np.union1d(touched_slots, self._open[0])
-            # Open pages that are not needed stay in the block if they are fewer than the others.
-            if len(of_both) - len(touched_slots) > len(self._open[0]) // 2:
+            open_slots, _, _ = self._open
+            of_both = np.union1d(touched_slots, open_slots)
+            # Open pages that these keys do not need stay open, and are taken along, if they are fewer than the others.
+            if len(of_both) - len(touched_slots) > len(open_slots) // 2:
                 self.close()
             else:
                 touched_slots = of_both
@@ -267,25 +272,25 @@ class MatchedPages:
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
         if self._open is None:
-            return self._taken(slots, program)
+            return self._read_joined(slots, program)
         opened, whole, _ = self._open
-        if not _is_within(opened, slots):
+        if not _are_all_in(opened, slots):
             self.close()
-            return self._taken(slots, program)
+            return self._read_joined(slots, program)
         fitted, orphans_count = migrate_state(whole, program)
-        rest, more = self._taken(np.setdiff1d(slots, opened, assume_unique=True), program)
+        rest, more = self._read_joined(np.setdiff1d(slots, opened, assume_unique=True), program)
         states = [fitted] if rest is None else [fitted, rest]
         return concat_states(states, program.row_registers), orphans_count + more
 
     def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
-        if self._open is not None and not _is_within(self._open[0], slots):
+        if self._open is not None and not _are_all_in(self._open[0], slots):
             self.close()
         self._open, self.open_bytes = None, 0
         may_stay = self._stays_open and len(slots) >= OPEN_MIN
         if may_stay and (size := _bytes_of(after)) <= self._parts[0].open_bytes_max:
             self._open, self.open_bytes = (slots, replace(after, histories=Histories()), program), size
         else:
-            self._put(slots, after, program)
+            self._write(slots, after, program)
 
     def drop(self) -> int:
         self.close()
@@ -296,22 +301,22 @@ class MatchedPages:
         if self._open is not None:
             slots, whole, program = self._open
             self._open, self.open_bytes = None, 0
-            self._put(slots, whole, program)
+            self._write(slots, whole, program)
 
-    def _taken(self, slots: Int64, program: Program) -> tuple[KeyedState | None, int]:
+    def _read_joined(self, slots: Int64, program: Program) -> tuple[KeyedState | None, int]:
         pages: list[bytes] = []
-        for part, of_part, first in self._divided(slots):
+        for part, of_part, first in self._slots_by_part(slots):
             pages += part.read(slots[of_part] - first)
         return joined_pages(pages, self._parts[0].shapes, program)
 
-    def _put(self, slots: Int64, after: KeyedState, program: Program) -> None:
+    def _write(self, slots: Int64, after: KeyedState, program: Program) -> None:
         of_key = slots.searchsorted(self.slots(after.keys))
         shape = self._parts[0].shapes.learn(after)
         pages, deadlines = pack(after, of_key, len(slots), program.row_registers, shape)
-        for part, of_part, first in self._divided(slots):
-            part.hold(slots[of_part] - first, pages[of_part], deadlines[of_part])
+        for part, of_part, first in self._slots_by_part(slots):
+            part.replace_pages(slots[of_part] - first, pages[of_part], deadlines[of_part])
 
-    def _divided(self, slots: Int64) -> Iterator[tuple[Pages, slice, int]]:
+    def _slots_by_part(self, slots: Int64) -> Iterator[tuple[Pages, slice, int]]:
         """Each part with which of these slots, ascending, are its own, and where its own begin."""
         cuts = slots.searchsorted(self._bounds).tolist()
         for number, part in enumerate(self._parts):
@@ -319,7 +324,7 @@ class MatchedPages:
                 yield part, slice(cuts[number], cuts[number + 1]), int(self._bounds[number])
 
 
-def _is_within(some: Int64, slots: Int64) -> bool:
+def _are_all_in(some: Int64, slots: Int64) -> bool:
     """Return True if all of some slots are among others; both ascending, each once."""
     return len(some) <= len(slots) and bool(np.isin(some, slots, assume_unique=True).all())
 
@@ -333,8 +338,8 @@ def _bytes_of(keyed_state: KeyedState) -> int:
 def stored_states(
     store: KeyedStore, group: int, domains: Sequence[KeyDomain], programs: Mapping[KeyDomain, Program], level: int
 ) -> Iterator[tuple[KeyDomain, KeyedState]]:
-    """Yield the state of a key group by domain, for a level, migrated to the programs in force. Raises: StateError."""
-    shapes = Shapes(store)
+    """Yield a key group's state by domain at a level (order of rules), migrated to `programs`. Raises: StateError."""
+    shapes = Shapes(store)  # the layouts of stored pages
     for domain in domains:
         if domain in programs:
             prefix = prefix_range(group, b"", entries.PAGES, entries.domain_name(domain, level))
@@ -359,7 +364,8 @@ def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tu
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
     """Mark the registers of runs that hold rows of events: uint8[rules, registers], rules as the pages number them.
 
-    A rule that is no longer in the program has no marks: its runs are dropped before they are read.
+    A rule that is no longer in the program has no marks: its runs are dropped before they are read. A shape is the
+    layout of pages; `is_earlier`: an earlier build wrote them, with registers in other positions.
     """
     if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
         return program.row_registers
@@ -367,9 +373,9 @@ def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
     registers_count = shape.width - y.RUN_HEADER
     common = min(program.row_registers.shape[1], registers_count)
     row_registers = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)
-    for old, (identity, _, _) in enumerate(shape.layout.rules):
+    for stored_slot, (identity, _, _) in enumerate(shape.layout.rules):
         if identity in slots:
-            row_registers[old, :common] = program.row_registers[slots[identity], :common]
+            row_registers[stored_slot, :common] = program.row_registers[slots[identity], :common]
     return earlier_row_registers(row_registers, shape.layout, program) if shape.layout.is_earlier else row_registers
 
 
@@ -377,91 +383,91 @@ def _shape_key(number: int) -> bytes:
     return store_key(STORE_GROUP, b"", SHAPES, b"", _SHAPE.pack(number))
 
 
-class Place(NamedTuple):
-    """The place of a page: the number of its key domain, its key group, its number in the group."""
+class PageAddress(NamedTuple):
+    """The address of a page: the number of its key domain, its key group, its number in the group."""
 
     domain: int
     key_group: int
     page: int
 
 
-class Pasts:
+class StoredHistories:
     """The histories of some key groups. `bytes_max` bounds the kept bytes without the changes; None keeps everything.
 
     `names` are the names of the key domains in store keys. One thread uses it at a time.
     """
 
     def __init__(self, store: KeyedStore, names: Sequence[bytes], bytes_max: int | None) -> None:
-        """Create caches of at most `bytes_max` bytes: half for heads, half for segments."""
+        """Create caches of `bytes_max` bytes: half for heads (a page's records of its segments), half for segments."""
         self._store = store
-        self._names = names
+        self._domain_names = names
         self._bytes_max = None if bytes_max is None else bytes_max // 2
-        self._cached: OrderedDict[Place, Histories] = OrderedDict()
-        self._changed: set[Place] = set()
-        self._removed: set[Place] = set()
-        self._bytes = 0
-        self._there: dict[Place, dict[int, str]] = {}  # the segments that the store has: number → digest
-        self._blocks: SegmentCache[Block] = SegmentCache(self._bytes_max)
-        self.loads = 0
+        self._heads: OrderedDict[PageAddress, Histories] = OrderedDict()
+        self._changed: set[PageAddress] = set()  # since the last `save`
+        self._removed: set[PageAddress] = set()
+        self._heads_bytes = 0
+        self._stored_digests: dict[PageAddress, dict[int, str]] = {}  # the segments that the store has: number → digest
+        self._segments: SegmentCache[Block] = SegmentCache(self._bytes_max)  # blocks of past events, by digest
+        self.loads = 0  # of heads and segments from the store
 
     @property
     def nbytes(self) -> int:
         """The bytes of the heads and segments in memory; of segments alone if all are kept."""
-        return self._bytes + self._blocks.nbytes
+        return self._heads_bytes + self._segments.nbytes
 
-    def read(self, place: Place) -> Histories:
+    def read(self, address: PageAddress) -> Histories:
         """Read a page that exists. Raises: StateError for invalid bytes."""
-        cached = self._cached.get(place)
+        cached = self._heads.get(address)
         if cached is not None:
-            self._cached.move_to_end(place)
+            self._heads.move_to_end(address)
             return cached
         self.loads += 1
-        histories = self._fetch(place)
-        self._hold(place, histories)
+        histories = self._load_page(address)
+        self._cache(address, histories)
         return histories
 
-    def write(self, place: Place, page: Histories) -> None:
-        """Put a page in the place of the one before."""
-        self._let_go(place)
-        self._changed.add(place)
-        self._removed.discard(place)
-        self._hold(place, page)
+    def write(self, address: PageAddress, page: Histories) -> None:
+        """Replace a page."""
+        self._drop_from_cache(address)
+        self._changed.add(address)
+        self._removed.discard(address)
+        self._cache(address, page)
 
-    def remove(self, place: Place) -> None:
+    def remove(self, address: PageAddress) -> None:
         """Forget a page."""
-        self._let_go(place)
-        self._changed.discard(place)
-        self._removed.add(place)
+        self._drop_from_cache(address)
+        self._changed.discard(address)
+        self._removed.add(address)
 
     def save(self, batch: WriteBatch) -> None:
         """Add every page that has changed since the last time."""
-        for place in sorted(self._changed):
-            written = self._put(place, self._cached[place], batch)
-            self._let_go(place)
-            self._changed.discard(place)
-            self._hold(place, written)
-        for place in sorted(self._removed):
-            self._delete(place, batch)
+        for address in sorted(self._changed):
+            written = self._write_page(address, self._heads[address], batch)
+            self._drop_from_cache(address)
+            self._changed.discard(address)
+            self._cache(address, written)
+        for address in sorted(self._removed):
+            self._delete_page(address, batch)
         self._removed.clear()
 
-    def _hold(self, place: Place, page: Histories) -> None:
-        self._cached[place] = page
+    def _cache(self, address: PageAddress, page: Histories) -> None:
+        self._heads[address] = page
         if self._bytes_max is None:
             return
-        self._bytes += self._size(page)
-        for oldest in list(self._cached)[:-1] if self._bytes > self._bytes_max else ():
+        self._heads_bytes += self._size(page)
+        for oldest in list(self._heads)[:-1] if self._heads_bytes > self._bytes_max else ():
             if oldest not in self._changed:
-                self._let_go(oldest)
-                if self._bytes <= self._bytes_max:
+                self._drop_from_cache(oldest)
+                if self._heads_bytes <= self._bytes_max:
                     break
 
-    def _let_go(self, place: Place) -> None:
-        removed = self._cached.pop(place, None)
+    def _drop_from_cache(self, address: PageAddress) -> None:
+        removed = self._heads.pop(address, None)
         if removed is not None and self._bytes_max is not None:
-            self._bytes -= self._size(removed)
+            self._heads_bytes -= self._size(removed)
 
-    def _key(self, kind: bytes, place: Place, item: bytes) -> bytes:
-        return store_key(place.key_group, b"", kind, self._names[place.domain], item)
+    def _key(self, kind: bytes, address: PageAddress, item: bytes) -> bytes:
+        return store_key(address.key_group, b"", kind, self._domain_names[address.domain], item)
 
     def _get(self, key: bytes) -> bytes:
         data = self._store.get(key)
@@ -469,61 +475,64 @@ class Pasts:
             raise StateCorruptError(f"the past has the page {key!r}, which the store lacks; restore a checkpoint")
         return data
 
-    def _fetch(self, place: Place) -> Histories:
-        histories = decode_head(self._get(self._head(place)), partial(self._block, place))
-        self._there[place] = digests_of(histories)
+    def _load_page(self, address: PageAddress) -> Histories:
+        histories = decode_head(self._get(self._head_key(address)), partial(self._load_segment, address))
+        self._stored_digests[address] = digests_of(histories)
         return histories
 
-    def _put(self, place: Place, page: Histories, batch: WriteBatch) -> Histories:
+    def _write_page(self, address: PageAddress, page: Histories, batch: WriteBatch) -> Histories:
         def put(number: int, data: bytes) -> None:
-            batch.put(self._segment(place, number), data)
+            batch.put(self._segment_key(address, number), data)
 
-        now = store_segments(page, put, partial(self._block, place), self._blocks)
-        there = digests_of(now)
-        self._forget(place, {n: d for n, d in self._there.get(place, {}).items() if d != there.get(n)}, there, batch)
-        self._there[place] = there
-        batch.put(self._head(place), encode_head(now))
-        return now
+        written = store_segments(page, put, partial(self._load_segment, address), self._segments)
+        kept = digests_of(written)
+        gone = {n: d for n, d in self._stored_digests.get(address, {}).items() if d != kept.get(n)}
+        self._remove_segments(address, gone, kept, batch)
+        self._stored_digests[address] = kept
+        batch.put(self._head_key(address), encode_head(written))
+        return written
 
-    def _delete(self, place: Place, batch: WriteBatch) -> None:
-        head = self._head(place)
-        if place not in self._there and self._store.get(head) is not None:
-            self._fetch(place)
-        self._forget(place, self._there.pop(place, {}), {}, batch)
+    def _delete_page(self, address: PageAddress, batch: WriteBatch) -> None:
+        head = self._head_key(address)
+        if address not in self._stored_digests and self._store.get(head) is not None:
+            self._load_page(address)
+        self._remove_segments(address, self._stored_digests.pop(address, {}), {}, batch)
         batch.delete(head)
 
-    def _forget(self, place: Place, gone: Mapping[int, str], there: Mapping[int, str], batch: WriteBatch) -> None:
-        """Let go of segments; a number that another one has by now has been written over."""
+    def _remove_segments(
+        self, address: PageAddress, gone: Mapping[int, str], kept: Mapping[int, str], batch: WriteBatch
+    ) -> None:
+        """Remove segments by number; a number that another segment has by now has been written over."""
         for number, digest in sorted(gone.items()):
-            self._blocks.drop(digest)
-            if number not in there:
-                batch.delete(self._segment(place, number))
+            self._segments.drop(digest)
+            if number not in kept:
+                batch.delete(self._segment_key(address, number))
 
     def _size(self, page: Histories) -> int:
         return int(page.keys.nbytes) + page.pinned.nbytes + sum(256 + segment.nbytes for segment in page.segments)
 
-    def _head(self, place: Place) -> bytes:
-        return self._key(entries.PAST, place, entries.PAGE.pack(place.page))
+    def _head_key(self, address: PageAddress) -> bytes:
+        return self._key(entries.PAST, address, entries.PAGE.pack(address.page))
 
-    def _segment(self, place: Place, number: int) -> bytes:
-        return self._key(entries.SEGMENTS, place, entries.SEGMENT.pack(place.page, number))
+    def _segment_key(self, address: PageAddress, number: int) -> bytes:
+        return self._key(entries.SEGMENTS, address, entries.SEGMENT.pack(address.page, number))
 
-    def _block(self, place: Place, stored: StoredSegment) -> Block:
-        block = self._blocks.get(stored.digest)
+    def _load_segment(self, address: PageAddress, stored: StoredSegment) -> Block:
+        block = self._segments.get(stored.digest)
         if block is None:
             self.loads += 1
-            block = decode_segment(self._get(self._segment(place, stored.number)))
-            self._blocks.put(stored.digest, block)
+            block = decode_segment(self._get(self._segment_key(address, stored.number)))
+            self._segments.put(stored.digest, block)
         return block
 
 
 def pasts_of_group(
-    store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, whole: bool
+    store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, with_segments: bool
 ) -> Iterator[StoredPast]:
     """Read the pages of histories of a key group at all levels, if wanted with their segments."""
     domain_of = {entries.domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
-    for raw, data in store.scan(prefix_range(key_group, b"", entries.SEGMENTS)) if whole else ():
+    for raw, data in store.scan(prefix_range(key_group, b"", entries.SEGMENTS)) if with_segments else ():
         stored_key = split_key(raw)
         page, number = entries.SEGMENT.unpack(stored_key.item)
         segments.setdefault((stored_key.name, page), {})[number] = data

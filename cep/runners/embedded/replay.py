@@ -74,14 +74,14 @@ def read_and_replay(
     """Match the events of files on `workers` threads, and show the progress on `console`.
 
     With an `ending`, from which a live job continues, the keyed state is saved and windows stay open. A replay to the
-    end reads the files twice: with and without closing the windows. Raises: UsageError, SourceError.
+    end reads the files twice: alerts that come only if all windows close get a mark. Raises: UsageError, SourceError.
     """
     job = job_until(job, ending)
     records = Records.of(events)
 
-    def replay_once(one: Job) -> Replayed:
-        pieces = read_pieces(records.paths, one.schema, records.mapping)
-        return replay_shown(one, rulebook, pieces, workers, console, ending)
+    def replay_once(job_of_pass: Job) -> Replayed:
+        pieces = read_pieces(records.paths, job_of_pass.schema, records.mapping)
+        return replay_shown(job_of_pass, rulebook, pieces, workers, console, ending)
 
     return replay_to_the_end(job, replay_once)
 
@@ -108,7 +108,7 @@ def replay(
     pa.set_cpu_count(workers)
     now_ms = int(time.time() * 1_000)  # one clock for the whole history
     levels = programs_by_level(rulebook, job.schema, job.levels_count)
-    read = _columns_read(levels)
+    columns_read = _columns_read(levels)
     shares_count = max(1, min(_SHARES_MAX, history.rows // _EVENTS_AT_ONCE))
     shares: Shares = {}
     ahead = compiled_ahead(carriers(program for programs in levels for program in programs.values()))
@@ -118,7 +118,8 @@ def replay(
         counters: Counter[str] = Counter()
         parts_of_marks: list[Marks] = []
 
-        works = ((piece.size, partial(_split, job, read, piece, (shares_count, now_ms))) for piece in history.pieces)
+        divide = partial(_divide_piece, job, columns_read, shares_and_clock=(shares_count, now_ms))
+        works = ((piece.size, partial(divide, piece)) for piece in history.pieces)
         for size, (of_piece, valid) in _in_order(pool, works, _AHEAD * workers):
             for share_key, batch in of_piece.items():
                 shares.setdefault(share_key, []).append(batch)
@@ -140,7 +141,7 @@ def replay(
             produced: list[Decoded] = []
             ended: dict[int, list[KeyedState]] = {}
             span, keeps_made = _Span(first_ms, watermark_ms, is_end=ending is None), made is not None
-            matched = _matched(pool, job, programs, shares, show, span, is_last=is_last, keeps_made=keeps_made)
+            matched = _match_level(pool, job, programs, shares, show, span, is_last=is_last, keeps_made=keeps_made)
             for domain, output, keyed_state in matched:
                 tables += output.alerts
                 counters.update(output.counters)
@@ -154,7 +155,7 @@ def replay(
                 files += _put_states(ending, job, programs, number, ended)
             if produced and not is_last:
                 in_time = within_history(job, concat_decoded(job.schema, produced))
-                _add_produced(job, read, in_time, shares_count, shares)
+                _add_produced(job, columns_read, in_time, shares_count, shares)
     marks = joined_marks(parts_of_marks)
     alerts = with_marks(sorted_together(tables), Policies.of(rulebook).keys, marks)
     seconds = time.monotonic() - started
@@ -192,20 +193,21 @@ def _in_order(
             future.cancel()
 
 
-def _matched(
+def _match_level(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
     show: Callable[[str, int, int | None], None], span: _Span, *, is_last: bool, keeps_made: bool,
 ) -> Iterator[tuple[int, MatchOutput, KeyedState]]:  # fmt: skip
-    """Match every share of keys with the rules of one level. The events are released after the last level.
+    """Match every share (the events of some keys) with the rules of one level; the next level reads their alerts.
 
-    Yields: the number of the share's key domain, its matches, and the keyed state at the end.
+    Yields: the number of a share's key domain, its matches, and the keyed state at the end. `keeps_made`: keep the
+    matches behind derived events, which have no alert.
     """
-    share_keys = [share_key for share_key in sorted(shares) if job.domains[share_key[0]] in programs]
+    share_keys = [share_key for share_key in sorted(shares) if job.domains[share_key[0]] in programs]  # (domain, share)
 
     def match(share_key: tuple[int, int]) -> tuple[MatchOutput, KeyedState]:
         output = MatchOutput(since_ms=span.first_ms, made=[] if keeps_made else None)
         program = programs[job.domains[share_key[0]]]
-        events = concat_batches(shares.pop(share_key) if is_last else shares[share_key])
+        events = concat_batches(shares.pop(share_key) if is_last else shares[share_key])  # the last one frees memory
         return output, match_events(program, None, events, span.watermark_ms, output, is_end=span.is_end)
 
     works = ((share_key, partial(match, share_key)) for share_key in share_keys)
@@ -223,32 +225,34 @@ def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tup
     return {domain: tuple(names) for domain, names in columns.items()}
 
 
-def _split(
-    job: Job, read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, shares_at: tuple[int, int]
+def _divide_piece(
+    job: Job, columns_read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, shares_and_clock: tuple[int, int]
 ) -> tuple[dict[tuple[int, int], EventBatch], ValidEvents]:
-    """Divide the events of a piece by (key domain, share of keys), with the columns that the rules read.
+    """Divide the events of a piece of a file by (key domain, share of keys), with the columns that the rules read.
 
-    `shares_at`: the number of shares, and the clock. Returns: the shares; dead letters, counters, times and marks.
+    Returns: the shares; dead letters, counters, times and marks.
     """
-    shares_count, now_ms = shares_at
+    shares_count, now_ms = shares_and_clock
     validated = validate_events(job, piece.decode(), now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
     for number, (domain, batch) in enumerate(zip(job.domains, validated.batches, strict=True)):
-        if domain not in read:
+        if domain not in columns_read:
             validated.counters["events_without_rule"] += len(batch)
         elif job.dedup_ms > 0:
-            names, columns = (*read[domain], KEYS, CONTENT), batch.columns
+            # Digests of keys and content, to find repeats; COUNTED, to count an event of several domains once.
+            names, columns = (*columns_read[domain], KEYS, CONTENT), batch.columns
             if number:
                 names, columns = (*names, COUNTED), {**columns, COUNTED: pa.array(is_counted(job, number, batch))}
-            shares.update(_shared_out(number, names, replace(batch, columns=columns), shares_count))
+            shares.update(_divide_keys(number, names, replace(batch, columns=columns), shares_count))
         else:
-            shares.update(_shared_out(number, read[domain], batch, shares_count))
+            shares.update(_divide_keys(number, columns_read[domain], batch, shares_count))
     return shares, replace(validated, batches=())
 
 
-def _shared_out(
+def _divide_keys(
     number: int, names: tuple[str, ...], batch: EventBatch, shares_count: int
 ) -> Iterator[tuple[tuple[int, int], EventBatch]]:
+    """Divide the events of a key domain, with the columns `names` only, by (domain, share of keys)."""
     if not len(batch):
         return
     lean = replace(batch, columns={name: batch.columns[name] for name in names})
@@ -280,12 +284,12 @@ def _without_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counter
 
 
 def _add_produced(
-    job: Job, read: Mapping[KeyDomain, tuple[str, ...]], events: Decoded, shares_count: int, shares: Shares
+    job: Job, columns_read: Mapping[KeyDomain, tuple[str, ...]], events: Decoded, shares_count: int, shares: Shares
 ) -> None:
     """Add the events that patterns have produced to the events of the source, by the keys of the job."""
     types = job.schema.columns()
     for number, domain in enumerate(job.domains):
-        if domain in read:
+        if domain in columns_read:
             batch, _ = route(events, domain, types)
-            for share_key, part in _shared_out(number, read[domain], batch, shares_count):
+            for share_key, part in _divide_keys(number, columns_read[domain], batch, shares_count):
                 shares.setdefault(share_key, []).append(part)

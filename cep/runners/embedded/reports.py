@@ -45,27 +45,27 @@ class ProgressLines:
     _printed_s: float | None = None
 
     def tell(self, observed: Observed, totals: Counter[str], now_s: float) -> None:
-        """Write the line if it is due. `now_s` is of time.monotonic()."""
+        """Write a line about the work since the last one, if it is due and there was any. `now_s`: time.monotonic()."""
         seconds = None if self._printed_s is None else now_s - self._printed_s
         if seconds is not None and seconds * 1_000 < self.every_ms:
             return
-        more = Counter({name: count for name, count in totals.items() if count != self.before[name]})
-        more.subtract({name: self.before[name] for name in more})
-        if not any(more[name] for name in ("records", "control_applied", "control_refused", "deliveries_retried")):
+        added = Counter({name: count for name, count in totals.items() if count != self.before[name]})
+        added.subtract({name: self.before[name] for name in added})
+        if not any(added[name] for name in ("records", "control_applied", "control_refused", "deliveries_retried")):
             return
-        aside = {name: n for name, n in sorted(more.items()) if is_in_lines(name) and n > 0}
-        alerts = sum(n for name, n in more.items() if name.startswith("alerts["))
+        shown_counts = {name: n for name, n in sorted(added.items()) if is_in_lines(name) and n > 0}
+        alerts = sum(n for name, n in added.items() if name.startswith("alerts["))
         lag = sum(observed.lags.values()) if observed.lags else None
         at_ms = observed.watermark_ms
         watermark = None if at_ms is None or at_ms < EVENT_TIME_MS_MIN else utc_text(at_ms)
-        parts = [f"{more['events']:,} events" + ("" if seconds is None else f" in {seconds:.0f} s")]
-        parts += [f"{alerts:,} alerts", *(f"{count:,} {name}" for name, count in aside.items())]
+        parts = [f"{added['events']:,} events" + ("" if seconds is None else f" in {seconds:.0f} s")]
+        parts += [f"{alerts:,} alerts", *(f"{count:,} {name}" for name, count in shown_counts.items())]
         sentence = f"{', '.join(parts)}; {totals['events']:,} events so far, {totals['runs']:,} runs open"
         sentence += "" if lag is None else f", {lag:,} records wait"
         sentence += "" if watermark is None else f", watermark {watermark}"
         sentence += "".join(f", unhealthy: {part}" for part in observed.troubles)
-        facts = {"events": more["events"], "alerts": alerts, "events_so_far": totals["events"], "runs": totals["runs"]}
-        self.log.tell("progress", sentence, **facts, lag_records=lag, watermark=watermark, **aside)
+        facts = {"events": added["events"], "alerts": alerts, "events_so_far": totals["events"], "runs": totals["runs"]}
+        self.log.tell("progress", sentence, **facts, lag_records=lag, watermark=watermark, **shown_counts)
         self.before, self._printed_s = Counter(totals), now_s
 
 
@@ -73,7 +73,8 @@ class ProgressLines:
 class KeyAnswers:
     """Answers the request `/key?key=c17` with every open run of the key, as `cep job state --key` does."""
 
-    runs_of_key: Callable[[Iterable[Any], str, Sequence[Any]], Iterable[Any]]  # pages, key, programs by level → runs
+    # (pages, key, compiled rules by level) → runs
+    runs_of_key: Callable[[Iterable[Any], str, Sequence[Any]], Iterable[Any]]
     runner: Runner | None = None  # without one, there is no answer
 
     def answer(self, parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
@@ -81,30 +82,30 @@ class KeyAnswers:
         if self.runner is None:
             return None
         key = "".join(parameters.get("key", ()))
-        pages, levels = self.runner.ask(lambda asked: asked.pages_of_key(key))
-        return [asdict(run) for run in self.runs_of_key(pages, key, levels)] or None
+        pages, programs_by_level = self.runner.ask(lambda engine: engine.pages_of_key(key))  # stored runs of some keys
+        return [asdict(run) for run in self.runs_of_key(pages, key, programs_by_level)] or None
 
 
 class JobReports:
-    """Receives the reports of a runner. `status` is the topic for the job's rules: `cep rules publish` waits for it."""
+    """Turns the reports of a running job into metrics, lines of progress, and its rules on the `status` topic."""
 
     def __init__(
         self, start: JobStart, engine: Engine, commits: Commits, sources: Sources, status: StatusTopic | None,
         patience: Patience,
     ) -> None:  # fmt: skip
-        """Begin with the state that `commits` restores. `patience` tries to reach the status topic as it does sinks."""
+        """Begin with the totals that `commits` restores. `patience` repeats a write to the status topic that fails."""
         self._observed, self._log = start.observed, start.log
         self._rejections, self._traces = start.rejections, start.traces
         self._engine, self._commits, self._sources = engine, commits, sources
         self._status = None if status is None else Newest(status.name, status.publish, patience)
-        self._folder, self._written_s = start.settings.job.checkpoint, float("-inf")
+        self._folder = start.settings.job.checkpoint
         self._patience = patience
         totals = commits.totals if commits.head is None else commits.head.totals
         self._lines = ProgressLines(self._log, before=Counter(totals))
-        self._digest = ""
+        self._digest = ""  # of the rules that were published
         # The rules of the last commit arrive later, and are not a change.
-        self._news = RuleNews(self._log, None if commits.head else engine.rulebook.rulebook.ledger.report())
-        self._measured_s = float("-inf")
+        self._rule_news = RuleNews(self._log, None if commits.head else engine.rulebook.rulebook.ledger.report())
+        self._measured_s = self._totals_written_s = float("-inf")  # when, by time.monotonic()
 
     def report(self, batch: BatchReport) -> None:
         """Take a micro-batch. Raises: SinkError if the status topic refuses an earlier status."""
@@ -114,13 +115,13 @@ class JobReports:
             self._traces.micro_batch(batch.batch_id, timed, batch.counters)
         self._begin(batch.batch_id)
         self._observed.finished(batch.batch_id, batch.totals, self._engine.watermark_ms, batch.phases_ms)
-        self._look()
+        self._update_metrics()
 
     def idle(self) -> None:
         """Report that the job waits for records. Raises: as `report`."""
         self._begin(self._commits.batch_id)
         self._observed.idle()
-        self._look()
+        self._update_metrics()
 
     def _begin(self, batch_id: int) -> None:
         """Note that the job has read its sources for the first time; `batch_id` is of its next micro-batch."""
@@ -128,8 +129,9 @@ class JobReports:
             self._observed.finished(batch_id - 1, self._commits.totals, self._engine.watermark_ms)
             self._observed.begin()
 
-    def _look(self) -> None:
-        self._tell_rules()
+    def _update_metrics(self) -> None:
+        """Update the metrics; publish changed rules, print the progress and write the totals, each if it is due."""
+        self._publish_rules()
         now_s = time.monotonic()
         self._count()
         self._observed.positions = self._sources.events.positions()
@@ -137,8 +139,8 @@ class JobReports:
             self._measured_s = now_s
             self._measure()
         self._lines.tell(self._observed, self._commits.totals, now_s)
-        if now_s - self._written_s >= _WRITE_S:
-            self._written_s = now_s
+        if now_s - self._totals_written_s >= _WRITE_S:
+            self._totals_written_s = now_s
             self.write_totals()
 
     def _count(self) -> None:
@@ -168,17 +170,18 @@ class JobReports:
         # Without a folder there are no commits, and the whole state is in pages in memory.
         gauges = {"state_bytes": float(max(stored, self._engine.page_bytes))}
         gauges["undelivered_alerts"] = float(commits.deliveries.undelivered_count)
-        gauges["uncheckpointed_seconds"] = 0.0 if commits.copies is None else commits.copies.uncheckpointed_s
+        gauges["uncheckpointed_seconds"] = 0.0 if commits.checkpoints is None else commits.checkpoints.uncheckpointed_s
         self._observed.wait_for(commits.deliveries.backlogs)
         memory = {**self._engine.memory_bytes, "store": sizes.memory_bytes + sizes.cache_bytes}
         memory |= {"undelivered": commits.deliveries.undelivered_bytes, "changelog": commits.deliveries.unsent_bytes}
         self._observed.measured(gauges, {})
         self._observed.use_memory(memory)
         if self._folder is not None:
-            error = None if commits.copies is None else commits.copies.error
+            error = None if commits.checkpoints is None else commits.checkpoints.error
             self._observed.note(CHECKPOINTS, None if error is None else "the last one failed", str(error))
 
-    def _tell_rules(self) -> None:
+    def _publish_rules(self) -> None:
+        """Publish the rules in force if they have changed: in the job's folder, on the status topic, and in the log."""
         compiled = self._engine.rulebook
         if compiled.digest == self._digest:
             return
@@ -189,7 +192,7 @@ class JobReports:
             write_status(self._folder, status)
         if self._status is not None:
             self._status.offer(orjson.dumps(status))
-        self._news.tell(status)
+        self._rule_news.tell(status)
         self._digest = compiled.digest
         versions = [f"{rule['rule_id']} v{rule['version']} ({rule['status']})" for rule in status["rules"]]
         rules = ", ".join(sorted(versions))

@@ -25,8 +25,8 @@ from cep.base.errors import SinkAwayError, SourceAwayError, StateCorruptError
 from cep.base.limits import STOP_DELIVERY_MS_MAX, TIME_MS_MAX, UNDELIVERED_BYTES_MAX, UNDELIVERED_MAX
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped
-from cep.runners.embedded.lanes import SinkQueues
 from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.queues import DirectQueues
 from cep.runners.embedded.shares import EVENTS_ALONE
 from cep.runners.output import BatchReport
 from cep.sources.live.base import Chunk, decode_chunks
@@ -37,9 +37,9 @@ _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
 _ANSWER_S = 5.0
 # How long deliveries and checkpoints, which are threads, may keep the interpreter from a micro-batch at a time.
 _SWITCH_S = 0.0005
-# The time that a job with a lag works without a commit, as a multiple of the time of the last commit; with large
-# micro-batches.
-_COMMIT_SHARE, _COMMIT_SHARE_LARGE = 2, 9
+# The time that a job with a lag works between two commits, as a multiple of the time that the last commit took; the
+# same with large micro-batches.
+_WORK_PER_COMMIT, _WORK_PER_COMMIT_LARGE = 2, 9
 _CHANGED_BYTES_MAX = 64 << 20  # of pages that wait for a commit in memory
 _UNSENT_BYTES_MAX = 64 << 20  # of changes that the changelog has not taken over; as with alerts
 _ATTEMPT_BITS = 24
@@ -59,7 +59,7 @@ class Pace:
     """When a job commits and sends alerts, and how large its micro-batches are."""
 
     interval_ms: int = 0  # between two commits, at least
-    at_once: bool = False  # alerts do not wait for commits, and may come twice after a crash
+    sends_at_once: bool = False  # alerts do not wait for commits, and may come twice after a crash
     linger_ms: int = 0  # how long a micro-batch waits for more records
     records_max: int = RECORDS_MAX  # of one micro-batch
 
@@ -91,18 +91,19 @@ class Runner:
         self._report = listener.report
         self._idle = listener.idle
         # Ids of micro-batches must not come again after a restart, when other records are in them.
-        self._attempt = int(time.time()) << _ATTEMPT_BITS
-        self._committed_s = time.monotonic()
-        self._commit_s = 0.0
-        self._is_dirty = False
+        self._batch_id_base = int(time.time()) << _ATTEMPT_BITS
+        self._committed_s = time.monotonic()  # the time of the last commit
+        self._commit_took_s = 0.0
+        self._has_uncommitted = False
         self._is_large = False  # the last micro-batch
-        self._behind: dict[str, bool] = {}
+        self._is_behind: dict[str, bool] = {}  # by partition: True if it has records that were not read
         self._clock = clock
         self._stop = _NEVER
-        self._before: dict[str, dict[str, int]] = {}  # the positions of the sources before the micro-batch
-        if pace.at_once:
-            commits.deliveries.queues = SinkQueues(outlets, commits.deliveries.count_delivered)
-        self._look_ms = TIME_MS_MAX  # the clock at which the watermark may move by itself
+        self._positions_before: dict[str, dict[str, int]] = {}  # the positions of the sources before the micro-batch
+        if pace.sends_at_once:  # alerts do not wait for commits
+            commits.deliveries.direct_queues = DirectQueues(outlets, commits.deliveries.count_delivered)
+        self._watermark_check_ms = TIME_MS_MAX  # the clock at which the watermark may move though no event comes
+        # Questions of other threads are answered between two micro-batches.
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
     def run(self, stop: threading.Event, *, until_end: bool = False) -> None:
@@ -132,22 +133,24 @@ class Runner:
         except SourceAwayError:  # records that were read are not matched: the next start reads them again
             if not stop.is_set():
                 raise
-            if self._sources.positions_before is None:
+            if self._sources.positions_before is None:  # it failed elsewhere: no positions are sure for a commit
                 return
-        if stop.is_set() and has_started and not self._pace.at_once:
+        if stop.is_set() and has_started and not self._pace.sends_at_once:
             self._commits.leave(self._engine, self._sources, self._outlets, STOP_DELIVERY_MS_MAX / 1_000)
 
     def _work(self, stop: threading.Event, until_end: bool) -> None:
+        """Do micro-batches until `stop` is set or the sources end; `until_end`: or all existing records are read."""
         is_end = False
         while not (stop.is_set() or is_end):
-            if not self._outlets.may_send():
+            if not self._outlets.may_send():  # another process may have the job
                 self._idle()
                 stop.wait(_WAIT_S)
                 continue
             is_quiet = not self.cycle(_WAIT_S, stop)
-            is_read = until_end and is_quiet and not any(self._behind.values())
+            is_read = until_end and is_quiet and not any(self._is_behind.values())
             is_end = is_read or self._sources.events.ended
-        if is_end and (len(self._behind) > 1 or any(self._behind.values())):  # nothing more comes of any partition
+        # The watermark may wait for a partition without new records: at the end, one step without waiting.
+        if is_end and (len(self._is_behind) > 1 or any(self._is_behind.values())):
             self._step([], (), is_end=True)
 
     def ask(self, question: Callable[[Engine], T]) -> T:
@@ -160,16 +163,16 @@ class Runner:
         return asked.result(_ANSWER_S)
 
     def start(self) -> None:
-        """Resume from the last commit, and apply the control records that exist."""
+        """Resume from the last commit, accept gaps (records that were deleted unread), and apply control records."""
         self._commits.resume(self._engine, self._sources, self._outlets)
         if gaps := self._sources.gaps():
             accepted = self._engine.accept_gaps(gaps, self._clock())
             add_counts(self._commits.totals, accepted.counters)
-            self._give(accepted)
-            self._is_dirty = True
+            self._keep_or_send(accepted)
+            self._has_uncommitted = True
         while self._sources.control is not None:
-            self._before = self._sources.positions()
-            controls = self._controls(_WAIT_S)
+            self._positions_before = self._sources.positions()
+            controls = self._poll_controls(_WAIT_S)
             if controls:
                 self._step([], controls)
             if self._sources.control.ended or not any(self._sources.control.behind().values()):
@@ -185,13 +188,13 @@ class Runner:
             self.commit(is_due=True)
             if stop.is_set():
                 return False
-        self._before = sources.positions()
-        controls = self._controls(0.0)
+        self._positions_before = sources.positions()
+        controls = self._poll_controls(0.0)
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
         if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:
             chunks += sources.events.poll(pace.records_max - sum(map(len, chunks)), pace.linger_ms / 1_000)
-        has_work = bool(chunks or controls) or sources.events.behind() != self._behind
-        has_work = has_work or self._clock() >= self._look_ms
+        has_work = bool(chunks or controls) or sources.events.behind() != self._is_behind
+        has_work = has_work or self._clock() >= self._watermark_check_ms
         if has_work:
             self._step(chunks, controls)
         else:
@@ -216,26 +219,27 @@ class Runner:
         return is_full or waiting.unsent_bytes > _UNSENT_BYTES_MAX
 
     def commit(self, *, is_due: bool = False) -> None:
-        """Finish completed deliveries, and commit if it is time. A caller may pass whether it is."""
+        """Note completed deliveries, and commit if it is time, or `is_due`. While records wait, commits are rarer."""
         commits = self._commits
         commits.finish(wait=False)
         if commits.deliveries.are_in_memory:
             return  # a commit would lose alerts that wait in memory
-        if not (self._is_dirty or commits.deliveries.is_waiting):
-            commits.checkpoint_quiet(self._engine)
+        if not (self._has_uncommitted or commits.deliveries.is_waiting):
+            commits.checkpoint_if_due(self._engine)
             return
-        since_s = time.monotonic() - self._committed_s
-        lags = any(self._behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
-        share = _COMMIT_SHARE_LARGE if self._is_large else _COMMIT_SHARE
-        is_early = since_s * 1_000 < self._pace.interval_ms or (lags and since_s < share * self._commit_s)
+        since_commit_s = time.monotonic() - self._committed_s
+        lags = any(self._is_behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
+        factor = _WORK_PER_COMMIT_LARGE if self._is_large else _WORK_PER_COMMIT
+        is_early = since_commit_s * 1_000 < self._pace.interval_ms
+        is_early = is_early or (lags and since_commit_s < factor * self._commit_took_s)
         if is_early and not is_due:
-            commits.checkpoint_quiet(self._engine)
+            commits.checkpoint_if_due(self._engine)
             return
         began_s = time.monotonic()
         if commits.begin(self._engine, self._sources, self._outlets):
-            self._is_dirty = False
+            self._has_uncommitted = False
             self._committed_s = time.monotonic()
-            self._commit_s = self._committed_s - began_s
+            self._commit_took_s = self._committed_s - began_s
 
     def finish(self) -> None:
         """Commit and deliver everything. Events that wait for the watermark stay in the store."""
@@ -244,9 +248,9 @@ class Runner:
             self._commits.finish(wait=False)
             self._idle()
         self._commits.settle(self._engine, self._sources, self._outlets, self._idle)
-        self._is_dirty = False
+        self._has_uncommitted = False
 
-    def _controls(self, wait_s: float) -> tuple[bytes, ...]:
+    def _poll_controls(self, wait_s: float) -> tuple[bytes, ...]:
         """Poll about as many control records as a micro-batch may have; wait for the first one."""
         control, values = self._sources.control, list[bytes]()
         while control is not None and len(values) < self._pace.records_max:
@@ -260,37 +264,38 @@ class Runner:
         """Decode the records of a micro-batch, match them, and note the duration of each phase."""
         decoding_s = time.monotonic()
         schema, sources = self._engine.job.schema, self._sources
-        decoded = self._answer(lambda: decode_chunks(schema, chunks, sources.decode, sources.mapping))
+        decoded = self._ask_until_answered(lambda: decode_chunks(schema, chunks, sources.decode, sources.mapping))
         matching_s = time.monotonic()
-        if any(b"heartbeat" in data for data in controls):  # perhaps one; a look too many costs a request
-            self._answer(sources.events.look)  # it counts for later events, not for earlier ones
-        behind = self._sources.events.behind()
+        # A heartbeat counts after the records that exist now: ask the source for them.
+        if any(b"heartbeat" in data for data in controls):
+            self._ask_until_answered(sources.events.look)
+        is_behind = self._sources.events.behind()  # by partition: True if it has records that were not read
         now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
         times = {
-            lane: read_time(decoded.time_ms.get(lane, _NO_TIMES), now_ms, ahead_ms, is_behind=is_behind)
-            for lane, is_behind in behind.items()
-            if lane in decoded.time_ms or is_behind != self._behind.get(lane)
+            partition: read_time(decoded.time_ms.get(partition, _NO_TIMES), now_ms, ahead_ms, is_behind=has_more)
+            for partition, has_more in is_behind.items()
+            if partition in decoded.time_ms or has_more != self._is_behind.get(partition)
         }
         stepped = self._engine.step(decoded.parts, controls, times, now_ms, is_end=is_end)
         matched_s = time.monotonic()
-        self._look_ms = self._engine.next_look_ms(now_ms)
-        self._behind = behind
-        self._sources.events.hold(self._engine.too_far_ahead())
+        self._watermark_check_ms = self._engine.next_look_ms(now_ms)
+        self._is_behind = is_behind
+        self._sources.events.hold(self._engine.too_far_ahead())  # pause partitions until others are read as far
         self._is_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE
         add_counts(self._commits.totals, stepped.counters)
-        self._give(stepped)
-        self._is_dirty = True
+        self._keep_or_send(stepped)
+        self._has_uncommitted = True
         phases_ms = {
             "decoding": (matching_s - decoding_s) * 1_000,
             "matching": (matched_s - matching_s) * 1_000,
-            "commit": self._commit_s * 1_000,
+            "commit": self._commit_took_s * 1_000,
         }
         commits, watermark_ms = self._commits, self._engine.watermark_ms
         outcome = stepped.alerts, stepped.counters, commits.totals, watermark_ms, phases_ms, stepped.dead_letters
         self._report(BatchReport(commits.batch_id, *outcome))
         commits.batch_id += 1
 
-    def _answer(self, ask: Callable[[], T]) -> T:
+    def _ask_until_answered(self, ask: Callable[[], T]) -> T:
         """Repeat a request to brokers or a registry until it is answered, because the micro-batch needs the answer.
 
         In the meantime the records of the micro-batch count as unread, and earlier alerts are committed and delivered.
@@ -300,7 +305,7 @@ class Runner:
             try:
                 answer = ask()
             except SourceAwayError:
-                self._sources.positions_before = self._before
+                self._sources.positions_before = self._positions_before
                 self._idle()
                 if self._stop.wait(_WAIT_S):
                     raise
@@ -309,12 +314,12 @@ class Runner:
                 self._sources.positions_before = None
                 return answer
 
-    def _give(self, stepped: Stepped) -> None:
-        queues = self._commits.deliveries.queues
+    def _keep_or_send(self, stepped: Stepped) -> None:
+        queues = self._commits.deliveries.direct_queues
         if queues is None:
             self._commits.deliveries.take(stepped)
         elif stepped.alerts.num_rows or stepped.dead_letters:
-            queues.send(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
+            queues.send(stepped.alerts, stepped.dead_letters, self._batch_id_base + self._commits.batch_id)
 
 
 def shorten_pauses() -> None:

@@ -28,7 +28,7 @@ from cep.runners import live_checkpoint
 from cep.runners.embedded.commit import DELIVERED
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head
 from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
-from cep.runners.embedded.opening import PART, StoreSettings, default_target, is_embedded, target_of
+from cep.runners.embedded.opening import STORE_PART, StoreSettings, default_target, is_embedded, target_of
 from cep.runners.embedded.pages import pasts_of_group, stored_states
 from cep.runners.handover.payload import Payload, Saved, payload_in
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
@@ -64,12 +64,12 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
                     "once more and stop it with SIGTERM"
                 )
             settings = StoreSettings(folder, _backend_of(newest, backend))
-            store = opened.enter_context(settings.open(newest.path(PART)))
-            # A process has its own form of a store. The portable form goes into a second store.
+            store = opened.enter_context(settings.open(newest.path(STORE_PART)))
+            # A process has its own form of a store. The form of savepoints, `portable`, goes into a second store.
             portable = opened.enter_context(StoreSettings(folder).open(work / f"{number}-portable"))
-            payloads.append(_gathered(folder, store, portable))
+            payloads.append(_fill_portable(folder, store, portable))
             (part,) = newest.manifest.parts
-            parts.append(Part(f"{PART}-{number}", portable, part.first, part.end))
+            parts.append(Part(f"{STORE_PART}-{number}", portable, part.first, part.end))
             if number == 0:  # all processes have the same lists
                 lists = sorted(newest.path(BESIDE).glob("*")) if newest.path(BESIDE).is_dir() else []
         _check_together(parts, payloads)
@@ -79,23 +79,19 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
     return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
 
 
-def _gathered(folder: Path, store: DurableStore, portable: DurableStore) -> Payload:
-    """Copy the entries of all key groups from checkpoints into one store. Return the payload that belongs to them."""
+def _fill_portable(folder: Path, store: DurableStore, portable: DurableStore) -> Payload:
+    """Copy the state of a process into `portable`, in a savepoint's form. Return its payload: job, rules, progress."""
     head = read_head(store)
     assert head is not None, "a checkpoint follows a commit"
     engine = _engine(folder, store, head.groups)
     try:
         engine.restore()
         portable.ingest(chain.from_iterable(engine.entries_of(group) for group in head.groups))
+        job, rules = (read_document(folder / name) for name in (live_checkpoint.JOB_FILE, live_checkpoint.RULES_FILE))
         return Payload(
-            job=read_document(folder / live_checkpoint.JOB_FILE),
-            rules=read_document(folder / live_checkpoint.RULES_FILE),
-            base=head.base + head.number,
-            engine=engine.shared_progress(),
-            positions=head.positions,
-            totals=head.totals,
-            topic_ids=head.topic_ids,
-        )
+            job, rules, base=head.base + head.number, engine=engine.shared_progress(), positions=head.positions,
+            totals=head.totals, topic_ids=head.topic_ids,
+        )  # fmt: skip
     finally:
         engine.close()
 
@@ -133,30 +129,31 @@ def _load(
     target: Target, checkpoint: Path, groups: range | None, settings: StoreSettings,
     change: Callable[[Payload], Payload], scratch: Path,
 ) -> Saved:  # fmt: skip
-    """Write the savepoint's entries into a store of this build, and take the first checkpoint of it."""
+    """Copy the state of some key groups from a savepoint into a new store, and take the first checkpoint of it."""
     savepoint = open_savepoint(target, scratch / "payload")
     chosen = savepoint.groups if groups is None else groups
     if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:
         raise UsageError(f"the savepoint has the key groups {savepoint.groups.start}-{savepoint.groups.stop - 1} only")
     payload = change(payload_in(savepoint))
-    # Totals go on once: with the process of the first key groups.
+    # Each process would add the totals to its own: only the one of the first key groups continues them.
     totals = payload.totals if chosen.start == savepoint.groups.start else {}
     (checkpoint / live_checkpoint.RULES_FILE).write_bytes(orjson.dumps(payload.rules))
     (checkpoint / live_checkpoint.JOB_FILE).write_bytes(orjson.dumps(payload.job))
     with ExitStack() as opened:
+        # The entries of a savepoint have a form of their own, which the engine turns into this build's.
         portable = opened.enter_context(StoreSettings(checkpoint).open(scratch / "portable"))
         load_savepoint(savepoint, portable, chosen, scratch / "entries")
         store = opened.enter_context(settings.open(scratch / "store"))
         engine = _engine(checkpoint, store, chosen)
         opened.callback(engine.close)
-        entries = engine.take_over(payload.engine, lambda group: portable.scan(group_range(group)))
-        lineage, batch = uuid.uuid4().hex, WriteBatch()
+        entries = engine.begin_from_savepoint(payload.engine, lambda group: portable.scan(group_range(group)))
+        lineage, batch = uuid.uuid4().hex, WriteBatch()  # a random name of the store
         engine.save_whole(batch)
         head = Head(0, payload.base, lineage, chosen, totals, payload.positions, topic_ids=payload.topic_ids)
         head.save(batch)
         store.write(batch)
         writer = opened.enter_context(Checkpoints(default_target(checkpoint), scratch / "links"))
-        part = Part(PART, store, chosen.start, chosen.stop)
+        part = Part(STORE_PART, store, chosen.start, chosen.stop)
         lists = load_beside(savepoint, scratch / "lists")
         payload_bytes = payload_of(lineage, engine.audit_head())
         copying = writer.begin((part,), payload_bytes, int(time.time() * 1_000), beside=lambda: lists)
@@ -167,7 +164,7 @@ def _load(
 
 
 def _backend_of(restored: Restored, backend: str) -> str:
-    return "memory" if (restored.path(PART) / "entries.cep").exists() else backend
+    return "memory" if (restored.path(STORE_PART) / "entries.cep").exists() else backend
 
 
 def _newest(folder: Path, into: Path) -> Restored:
@@ -213,22 +210,23 @@ class Newest:
 
 
 def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
-    """Read the pages of a process's newest checkpoint; with a key only the pages of its key group, with past events.
+    """Read the pages (stored state of some keys) of a process's newest checkpoint, to be shown.
 
-    Raises: UsageError if the folder does not belong to `cep run`, StateError.
+    With a `key`: the pages of its key group alone, and past events, too. Raises: UsageError if the folder does not
+    belong to `cep run`, StateError.
     """
     with tempfile.TemporaryDirectory(prefix="cep-state-") as scratch:
         newest = _newest(checkpoint, Path(scratch) / "checkpoint")
         job = live_checkpoint.read_job(checkpoint)
-        assert job is not None, "_newest has refused one without"
+        assert job is not None, "_newest has refused a folder without a job"
         (part,) = newest.manifest.parts
         groups = range(part.first, part.end)
         if key is not None:
             key_group = int(key_groups(pa.array([key], TEXT), job.groups_count)[0])
             groups = range(key_group, key_group + 1) if key_group in groups else range(0)
-        with StoreSettings(checkpoint, _backend_of(newest, "rocksdb")).open(newest.path(PART)) as store:
+        with StoreSettings(checkpoint, _backend_of(newest, "rocksdb")).open(newest.path(STORE_PART)) as store:
             rulebook = rulebook_from_bytes(stored_rulebook(store), job.schema, job.domains)
-            rulebook.keep_levels(job.levels_count)
+            rulebook.keep_levels(job.levels_count)  # of rules that read the alerts of others
             programs = programs_by_level(rulebook, job.schema, job.levels_count)
             pages = [
                 StoredPage(group, domain, encode_page(whole))
@@ -239,6 +237,6 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
             pasts = [
                 past
                 for group in groups
-                for past in pasts_of_group(store, group, job.domains, job.levels_count, whole=key is not None)
+                for past in pasts_of_group(store, group, job.domains, job.levels_count, with_segments=key is not None)
             ]
     return Newest(pages, pasts, programs)

@@ -33,7 +33,7 @@ _CAPACITY_MIN = 64
 
 
 class _Table:
-    """The pairs of a bucket: uint64[2, capacity], the key group of each, and slots to find them by."""
+    """The pairs (hashed event id, digest of its content) of a time bucket, their key groups, and slots to find them."""
 
     def __init__(self) -> None:
         self._pairs = np.empty((2, _CAPACITY_MIN), np.uint64)
@@ -86,14 +86,14 @@ class _Table:
 
 
 class SeenOfLevel:
-    """`names` are the names of the key domains in store keys."""
+    """The ids of seen events, hashed, by key domain and time bucket. `names`: of the key domains, in store keys."""
 
     def __init__(self, names: Sequence[bytes], groups_count: int) -> None:
-        self._names = names
+        self._domain_names = names
         self._groups_count = groups_count
         self._tables: defaultdict[tuple[int, int], _Table] = defaultdict(_Table)
         self._changed: set[tuple[int, int]] = set()
-        self._gone: list[bytes] = []
+        self._dropped_keys: list[bytes] = []
         self._secrets: dict[tuple[int, int], _Secrets] = {}  # uint64[key groups, 2]
         self._lock = Lock()
 
@@ -103,72 +103,75 @@ class SeenOfLevel:
         with self._lock:
             return sum(table.nbytes for table in self._tables.values())
 
-    def secrets(self, number: int, bucket: int, keys: pa.Array) -> _Secrets:
+    def secrets(self, domain_number: int, bucket: int, keys: pa.Array) -> _Secrets:
         """See SeenIds.secrets."""
         with self._lock:
-            drawn = self._secrets_of(number, bucket)
+            drawn = self._secrets_of(domain_number, bucket)
         secrets: _Secrets = drawn[key_groups(keys, self._groups_count)]
         return secrets
 
-    def take(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
+    def take(self, domain_number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> NDArray[np.uint8]:
         """See SeenIds.take."""
         groups = key_groups(keys, self._groups_count)
         with self._lock:
-            self._changed.add((number, bucket))
-            return self._tables[number, bucket].take(ids, groups)
+            self._changed.add((domain_number, bucket))
+            return self._tables[domain_number, bucket].take(ids, groups)
 
     def forget(self, oldest: int) -> None:
         """See SeenIds.forget."""
         with self._lock:
-            for number, bucket in [table for table in self._tables if table[1] < oldest]:
-                groups = np.unique(self._tables.pop((number, bucket)).groups)
-                self._gone += [self._key(group, number, bucket) for group in groups.tolist()]
-                self._changed.discard((number, bucket))
+            for domain_number, bucket in [table for table in self._tables if table[1] < oldest]:
+                groups = np.unique(self._tables.pop((domain_number, bucket)).groups)
+                self._dropped_keys += [self._key(group, domain_number, bucket) for group in groups.tolist()]
+                self._changed.discard((domain_number, bucket))
             self._secrets = {table: drawn for table, drawn in self._secrets.items() if table[1] >= oldest}
 
-    def save_changes(self, batch: WriteBatch, item: bytes) -> int:
-        """Add the changes since the last commit to a write batch. Return their size in bytes."""
+    def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
+        """Add the hashed ids since the last commit. `suffix` (commit, share) ends their keys. Return their bytes."""
         bytes_count = 0
-        for (number, bucket), table in sorted(self._tables.items(), key=lambda entry: entry[0]):
+        for (domain_number, bucket), table in sorted(self._tables.items(), key=lambda entry: entry[0]):
             first = table.saved_count
             if first == len(table.groups):
                 continue
-            value = _added_bytes(self._secrets_of(number, bucket), table.pairs[:, first:], table.groups[first:])
-            name = self._names[number]
-            batch.put(store_key(STORE_GROUP, b"", ADDED_SEEN, name, item + BUCKET.pack(bucket)), value)
+            # With the secrets of the hash, one for each key group and bucket.
+            value = _encode_changes(
+                self._secrets_of(domain_number, bucket), table.pairs[:, first:], table.groups[first:]
+            )
+            name = self._domain_names[domain_number]
+            batch.put(store_key(STORE_GROUP, b"", ADDED_SEEN, name, suffix + BUCKET.pack(bucket)), value)
             bytes_count += len(value)
             table.saved_count = len(table.groups)
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
         """Add all changes since the last call, by key group; the entries of earlier commits are not needed any more."""
-        for number, bucket in sorted(self._changed):
-            drawn, table = self._secrets_of(number, bucket), self._tables[number, bucket]
+        for domain_number, bucket in sorted(self._changed):
+            drawn, table = self._secrets_of(domain_number, bucket), self._tables[domain_number, bucket]
             for group, pairs in table.by_group():
-                batch.put(self._key(group, number, bucket), duplicates.to_bytes(drawn[group], pairs))
+                batch.put(self._key(group, domain_number, bucket), duplicates.to_bytes(drawn[group], pairs))
             table.saved_count = len(table.groups)
         self._changed.clear()
-        for key in self._gone:
+        for key in self._dropped_keys:
             batch.delete(key)
-        self._gone.clear()
+        self._dropped_keys.clear()
 
     def of_group(self, group: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield (number of the domain, bucket, pairs as stored) of a key group."""
-        for number, bucket in sorted(self._tables):
-            table = self._tables[number, bucket]
+        for domain_number, bucket in sorted(self._tables):
+            table = self._tables[domain_number, bucket]
             pairs = table.pairs[:, table.groups == group]
             if pairs.shape[1]:
-                secret = self._secrets_of(number, bucket)[group]
-                yield number, bucket, duplicates.to_bytes(secret, pairs[:, np.argsort(pairs[0])])
+                secret = self._secrets_of(domain_number, bucket)[group]
+                yield domain_number, bucket, duplicates.to_bytes(secret, pairs[:, np.argsort(pairs[0])])
 
-    def hold(self, group: int, number: int, bucket: int, data: bytes) -> None:
+    def add_saved(self, group: int, domain_number: int, bucket: int, data: bytes) -> None:
         """Add the ids that another runner has seen of a key group."""
-        self._read(group, number, bucket, data)
-        self._changed.add((number, bucket))
+        self._add_stored(group, domain_number, bucket, data)
+        self._changed.add((domain_number, bucket))
 
     def restore(self, store: KeyedStore, groups: range) -> None:
-        """Restore the seen ids of these key groups from the store. Raises: StateFormatError."""
-        numbers = {name: number for number, name in enumerate(self._names)}
+        """Restore the hashed ids of these key groups, and the secrets of their hashes. Raises: StateFormatError."""
+        numbers = {name: domain_number for domain_number, name in enumerate(self._domain_names)}
         earlier = [(group, name) for group in groups for name in EARLIER_SEEN]
         for group, name in [*earlier, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:
             if any(True for _ in store.scan(prefix_range(group, b"", name))):
@@ -176,46 +179,46 @@ class SeenOfLevel:
         for group in groups:
             for raw, data in store.scan(prefix_range(group, b"", SEEN)):
                 stored_key = split_key(raw)
-                if stored_key.name in numbers:  # or of another level
-                    self._read(group, numbers[stored_key.name], BUCKET.unpack(stored_key.item)[0], data)
-        for number, name in enumerate(self._names):
+                if stored_key.name in numbers:  # other ones belong to another level
+                    self._add_stored(group, numbers[stored_key.name], BUCKET.unpack(stored_key.item)[0], data)
+        for domain_number, name in enumerate(self._domain_names):  # the ids that commits have added since `save_whole`
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_SEEN, name)):
                 bucket = BUCKET.unpack(split_key(raw).item[-BUCKET.size :])[0]
-                owners, drawn, pairs, group_of = _added_from_bytes(data)
-                of_share = (group_of >= groups.start) & (group_of < groups.stop)
-                if of_share.any():
-                    here = (owners >= groups.start) & (owners < groups.stop)
-                    self._secrets_of(number, bucket)[owners[here]] = drawn[here]
-                    self._hold(number, bucket, pairs[:, of_share], group_of[of_share])
-                    self._changed.add((number, bucket))
+                secret_groups, drawn, pairs, group_of = _decode_changes(data)
+                is_of_groups = (group_of >= groups.start) & (group_of < groups.stop)
+                if is_of_groups.any():
+                    is_ours = (secret_groups >= groups.start) & (secret_groups < groups.stop)
+                    self._secrets_of(domain_number, bucket)[secret_groups[is_ours]] = drawn[is_ours]
+                    self._add_pairs(domain_number, bucket, pairs[:, is_of_groups], group_of[is_of_groups])
+                    self._changed.add((domain_number, bucket))
         for table in self._tables.values():
             table.saved_count = len(table.groups)
 
-    def _secrets_of(self, number: int, bucket: int) -> _Secrets:
+    def _secrets_of(self, domain_number: int, bucket: int) -> _Secrets:
         """Return the secret of each key group, new ones for a new bucket: uint64[key groups, 2]."""
-        if (number, bucket) not in self._secrets:
-            self._secrets[number, bucket] = duplicates.new_secrets(self._groups_count)
-        return self._secrets[number, bucket]
+        if (domain_number, bucket) not in self._secrets:
+            self._secrets[domain_number, bucket] = duplicates.new_secrets(self._groups_count)
+        return self._secrets[domain_number, bucket]
 
-    def _read(self, group: int, number: int, bucket: int, data: bytes) -> None:
-        self._secrets_of(number, bucket)[group], pairs = duplicates.from_bytes(data)
-        self._hold(number, bucket, pairs, np.full(pairs.shape[1], group, np.int32))
+    def _add_stored(self, group: int, domain_number: int, bucket: int, data: bytes) -> None:
+        self._secrets_of(domain_number, bucket)[group], pairs = duplicates.from_bytes(data)
+        self._add_pairs(domain_number, bucket, pairs, np.full(pairs.shape[1], group, np.int32))
 
-    def _hold(self, number: int, bucket: int, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
-        self._tables[number, bucket].take(np.ascontiguousarray(pairs), groups)
+    def _add_pairs(self, domain_number: int, bucket: int, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
+        self._tables[domain_number, bucket].take(np.ascontiguousarray(pairs), groups)
 
-    def _key(self, group: int, number: int, bucket: int) -> bytes:
-        return store_key(group, b"", SEEN, self._names[number], BUCKET.pack(bucket))
+    def _key(self, group: int, domain_number: int, bucket: int) -> bytes:
+        return store_key(group, b"", SEEN, self._domain_names[domain_number], BUCKET.pack(bucket))
 
 
-def _added_bytes(drawn: _Secrets, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> bytes:
-    owners = np.unique(groups).astype(np.int64)
-    parts = np.array([len(owners)], np.int64), owners, drawn[owners], pairs, groups
+def _encode_changes(drawn: _Secrets, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> bytes:
+    secret_groups = np.unique(groups).astype(np.int64)
+    parts = np.array([len(secret_groups)], np.int64), secret_groups, drawn[secret_groups], pairs, groups
     return b"".join(part.tobytes() for part in parts)
 
 
-def _added_from_bytes(data: bytes) -> tuple[NDArray[np.int64], _Secrets, NDArray[np.uint64], NDArray[np.int32]]:
-    """Decode the bytes of `_added_bytes`: key groups, their secrets, pairs, the key group of each pair."""
+def _decode_changes(data: bytes) -> tuple[NDArray[np.int64], _Secrets, NDArray[np.uint64], NDArray[np.int32]]:
+    """Decode the bytes of `_encode_changes`: key groups, their secrets, pairs, the key group of each pair."""
     count = int(np.frombuffer(data, np.int64, 1)[0])
     begin = 8 + 24 * count
     ids_count = (len(data) - begin) // (16 + 4)

@@ -37,7 +37,7 @@ from cep.engine.migrate import migrate_state
 from cep.histories.store import Histories
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
-from cep.runners.embedded.pages import MatchedPages, Pages, Pasts, Place, Shapes
+from cep.runners.embedded.pages import MatchedPages, PageAddress, Pages, Shapes, StoredHistories
 from cep.runners.embedded.seen import SeenOfLevel
 from cep.runners.embedded.waiting import WaitingOfShare
 from cep.runners.handover import group_entries as entries
@@ -49,49 +49,50 @@ from cep.step.ports import Events, Portion
 from cep.step.rules import JobRules, Programs
 
 ADDED_DEADLINES = b"added-deadlines"
-_ADDED = np.dtype([("slot", "<u4"), ("ms", "<i8")])
+_CHANGED_DEADLINE = np.dtype([("slot", "<u4"), ("ms", "<i8")])
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
-    """The pages that a share keeps: how many for a key group, and bytes of each domain's in memory (None: all)."""
+class PageSettings:
+    """The number of pages of a key group, and how many bytes of pages of a key domain stay in memory (None: all)."""
 
     pages_count: int
     bytes_max: int | None
 
 
 class Share:
-    """The keyed state of some key groups at a level, by the number of the key domain. One thread uses it at a time."""
+    """The keyed state of one thread's key groups at one level (order in which rules run), by number of key domain."""
 
     def __init__(
-        self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, cache: Cache, level: int, seen: SeenOfLevel
-    ) -> None:
-        """`seen` is of all shares of the level."""
+        self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, paging: PageSettings, level: int,
+        seen: SeenOfLevel,
+    ) -> None:  # fmt: skip
+        """Open the state: pages of runs, histories (past events), waiting events, and seen ids, one table a level."""
         self._job = job
-        self._names = [entries.domain_name(domain, level) for domain in job.domains]
+        self._domain_names = [entries.domain_name(domain, level) for domain in job.domains]
         self._deadlines_name = entries.deadlines_name(level)
         self._level = level
         self._store = store
-        self._count = cache.pages_count
+        self._pages_count = paging.pages_count
         self.groups = groups
-        layout = (groups, job.groups_count, self._count)
+        layout = (groups, job.groups_count, self._pages_count)
         # Histories have as many pages as the job says: there a page is little more than a list of segments.
-        half = None if cache.bytes_max is None else cache.bytes_max // 2
-        self.stored_pages = [Pages(store, name, layout, shapes, half) for name in self._names]
-        self._pasts = Pasts(store, self._names, half)
-        shape = (len(self._names), len(groups), job.pages_count)
-        # when all histories of a page end; NEVER: it has no histories
-        self._over = np.full(shape, entries.NEVER, np.int64)
-        self._saved_over = self._over.copy()
+        half = None if paging.bytes_max is None else paging.bytes_max // 2
+        self.stored_pages = [Pages(store, name, layout, shapes, half) for name in self._domain_names]
+        self._histories = StoredHistories(store, self._domain_names, half)
+        shape = (len(self._domain_names), len(groups), job.pages_count)
+        # The time at which all histories of a page have expired; NEVER: it lacks histories.
+        self._expiry_ms = np.full(shape, entries.NEVER, np.int64)
+        self._saved_expiry_ms = self._expiry_ms.copy()
         self.pasts = [
-            SharePasts(job, number, groups.start, self._pasts, over.reshape(-1))
-            for number, over in enumerate(self._over)
+            ShareHistories(job, domain_number, groups.start, self._histories, expiry_ms.reshape(-1))
+            for domain_number, expiry_ms in enumerate(self._expiry_ms)
         ]
         self.pages = [
-            MatchedPages((stored,), pasts, stays_open=True)
+            MatchedPages((stored,), pasts, stays_open=True)  # unpacked until another micro-batch or a commit
             for stored, pasts in zip(self.stored_pages, self.pasts, strict=True)
         ]
-        self.waiting = WaitingOfShare(self._names, groups, job.groups_count, job.schema)
+        self.waiting = WaitingOfShare(self._domain_names, groups, job.groups_count, job.schema)
         self.seen = seen
 
     @property
@@ -104,14 +105,14 @@ class Share:
         for pages in self.pages:
             pages.close()
 
-    def begin(self, number: int, keyed_state: KeyedState, program: Program) -> Counter[str]:
+    def begin(self, domain_number: int, keyed_state: KeyedState, program: Program) -> Counter[str]:
         """Begin with this state of a key domain, whose keys belong to this share; returns its runs, as counters."""
-        return begin_pages(self.pages[number], keyed_state, program)
+        return begin_pages(self.pages[domain_number], keyed_state, program)
 
     @property
     def loads_count(self) -> int:
         """Return how many pages and segments were read from the store."""
-        return self._pasts.loads + sum(pages.loads for pages in self.stored_pages)
+        return self._histories.loads + sum(pages.loads for pages in self.stored_pages)
 
     @property
     def changed_bytes(self) -> int:
@@ -128,29 +129,29 @@ class Share:
         """The bytes in memory by part; event ids belong to the level."""
         return {
             "pages": self.page_bytes,
-            "page_index": sum(stored.index_bytes for stored in self.stored_pages) + 2 * self._over.nbytes,
-            "past": self._pasts.nbytes,
+            "page_index": sum(stored.index_bytes for stored in self.stored_pages) + 2 * self._expiry_ms.nbytes,
+            "past": self._histories.nbytes,
         }
 
-    def save_changes(self, batch: WriteBatch, item: bytes) -> int:
-        """Add the changes since the last commit under `item` (commit, share). Return their bytes, without pages."""
+    def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
+        """Add the changes since the last commit. `suffix` (commit, share) ends their keys. Return their bytes."""
         self.close_pages()
-        bytes_count = self.waiting.save_changes(batch, item) + self.seen.save_changes(batch, item)
-        self._save_pasts(batch)
-        for number, pages in enumerate(self.stored_pages):
-            slots = pages.save(batch)
+        bytes_count = self.waiting.save_changes(batch, suffix) + self.seen.save_changes(batch, suffix)
+        self._save_histories(batch)
+        for name, pages in zip(self._domain_names, self.stored_pages, strict=True):
+            slots = pages.save(batch)  # a slot is the number of a page in this share
             if len(slots):
-                changed = np.empty(len(slots), _ADDED)
-                changed["slot"] = slots + self.groups.start * self._count
+                changed = np.empty(len(slots), _CHANGED_DEADLINE)
+                changed["slot"] = slots + self.groups.start * self._pages_count
                 changed["ms"] = pages.deadlines[slots]
                 value = changed.tobytes()
-                batch.put(store_key(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number], item), value)
+                batch.put(store_key(STORE_GROUP, b"", ADDED_DEADLINES, name, suffix), value)
                 bytes_count += len(value)
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
         """Add changed pages, and all other state by key group. The entries of earlier commits become unnecessary."""
-        self._save_pasts(batch)
+        self._save_histories(batch)
         self.save_pages(batch)
         deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.stored_pages])
         for index, group in enumerate(self.groups):
@@ -159,33 +160,34 @@ class Share:
         self.waiting.save_whole(batch)
         self.seen.save_whole(batch)
 
-    def _save_pasts(self, batch: WriteBatch) -> None:
-        self._pasts.save(batch)
-        changed = self._over != self._saved_over
+    def _save_histories(self, batch: WriteBatch) -> None:
+        self._histories.save(batch)
+        changed = self._expiry_ms != self._saved_expiry_ms
         if not changed.any():
             return
         for index in np.flatnonzero(changed.any(axis=(0, 2))).tolist():
-            value = self._over[:, index, :].astype("<i8").tobytes()
+            value = self._expiry_ms[:, index, :].astype("<i8").tobytes()
             batch.put(store_key(self.groups.start + index, b"", entries.PAST_DEADLINES, self._deadlines_name), value)
-        self._saved_over[:] = self._over
+        self._saved_expiry_ms[:] = self._expiry_ms
 
     def restore(self, store: KeyedStore) -> None:
-        """Restore the state of these key groups from the store. Pages stay in the store until they are needed."""
+        """Restore deadlines of pages (when to look at them again), waiting events and seen ids, but load no pages."""
         for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", entries.PAST_DEADLINES, self._deadlines_name))
             if data is not None:
-                self._over[:, index, :] = np.frombuffer(data, "<i8").reshape(len(self._over), -1)
-        self._saved_over[:] = self._over
-        shape = (len(self.stored_pages), self._count)
+                self._expiry_ms[:, index, :] = np.frombuffer(data, "<i8").reshape(len(self._expiry_ms), -1)
+        self._saved_expiry_ms[:] = self._expiry_ms
+        shape = (len(self.stored_pages), self._pages_count)
         for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", entries.DEADLINES, self._deadlines_name))
             if data is not None:
-                for number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
-                    self.stored_pages[number].deadlines[index * self._count : (index + 1) * self._count] = deadlines
-        first, end = self.groups.start * self._count, self.groups.stop * self._count
-        for number, pages in enumerate(self.stored_pages):
-            for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number])):
-                changed = np.frombuffer(data, _ADDED)
+                for domain_number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
+                    self.stored_pages[domain_number].deadlines.reshape(len(self.groups), -1)[index] = deadlines
+        first, end = self.groups.start * self._pages_count, self.groups.stop * self._pages_count
+        for name, pages in zip(self._domain_names, self.stored_pages, strict=True):
+            # Changes of commits since the last `save_whole`, by any share.
+            for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, name)):
+                changed = np.frombuffer(data, _CHANGED_DEADLINE)
                 of_share = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
                 pages.deadlines[of_share["slot"].astype(np.int64) - first] = of_share["ms"]
             pages.restored()
@@ -193,62 +195,67 @@ class Share:
         self.seen.restore(store, self.groups)
 
     def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> entries.GroupState:
-        """Return the state of a key group in the form that savepoints have, with as many pages as the job says."""
+        """Return a key group's state in a savepoint's form: pages of runs, waiting events, seen ids, and histories."""
         job, group_state = self._job, entries.GroupState()
-        for number, domain in enumerate(job.domains):
+        for domain_number, domain in enumerate(job.domains):
             if domain not in programs:
                 continue  # its runs belong to no rule
             program = programs[domain]
-            whole, _ = self.pages[number].take(self.stored_pages[number].slots_of(group), program)
+            whole, _ = self.pages[domain_number].take(self.stored_pages[domain_number].slots_of(group), program)
             if whole is None:
                 continue
+            # A savepoint has as many pages as the job says. A page id has the domain's number in its upper bits.
             part = key_pages(whole.keys, job.groups_count, job.pages_count).astype(np.int64)
-            for page, cut in enumerate(partition_keys(whole, part, job.pages_count, program.row_registers)):
-                deadline_ms = cut.expiry_min
+            for page, page_state in enumerate(partition_keys(whole, part, job.pages_count, program.row_registers)):
+                deadline_ms = page_state.expiry_min
                 if deadline_ms is not None:
-                    group_state.pages[number << entries.PAGE_BITS | page] = encode_page(cut)
-                    group_state.deadlines[number << entries.PAGE_BITS | page] = deadline_ms
-        for number in range(len(job.domains)):
-            waiting_events = dict(self.waiting.by_group(number))
+                    group_state.pages[domain_number << entries.PAGE_BITS | page] = encode_page(page_state)
+                    group_state.deadlines[domain_number << entries.PAGE_BITS | page] = deadline_ms
+        for domain_number in range(len(job.domains)):
+            waiting_events = dict(self.waiting.by_group(domain_number))
             if group in waiting_events:
-                group_state.waiting[number] = encode_batch(waiting_events[group])
-        group_state.seen.update({(number, bucket): data for number, bucket, data in self.seen.of_group(group)})
-        self._add_pasts(group, group_state)
+                group_state.waiting[domain_number] = encode_batch(waiting_events[group])
+        group_state.seen.update(
+            {(domain_number, bucket): data for domain_number, bucket, data in self.seen.of_group(group)}
+        )
+        self._copy_histories(group, group_state)
         return group_state
 
-    def _add_pasts(self, group: int, group_state: entries.GroupState) -> None:
-        """Copy the histories of a key group unchanged: the store has them in the form of a savepoint already."""
-        for number, name in enumerate(self._names):
+    def _copy_histories(self, group: int, group_state: entries.GroupState) -> None:
+        """Copy the heads of histories (records of segments), segments (past events) and expiry times of a key group."""
+        for domain_number, name in enumerate(self._domain_names):
             for key, data in self._store.scan(prefix_range(group, b"", entries.PAST, name)):
                 (page,) = entries.PAGE.unpack(split_key(key).item)
-                group_state.heads[number << entries.PAGE_BITS | page] = data
+                group_state.heads[domain_number << entries.PAGE_BITS | page] = data
             for key, data in self._store.scan(prefix_range(group, b"", entries.SEGMENTS, name)):
                 page, segment = entries.SEGMENT.unpack(split_key(key).item)
-                group_state.segments[number << entries.PAGE_BITS | page, segment] = data
-            for page, ms in enumerate(self._over[number, group - self.groups.start].tolist()):
+                group_state.segments[domain_number << entries.PAGE_BITS | page, segment] = data
+            for page, ms in enumerate(self._expiry_ms[domain_number, group - self.groups.start].tolist()):
                 if ms != entries.NEVER:
-                    group_state.over[number << entries.PAGE_BITS | page] = ms
+                    group_state.expiry_ms[domain_number << entries.PAGE_BITS | page] = ms
 
-    def take_over(self, group: int, group_state: entries.GroupState, programs: Mapping[KeyDomain, Program]) -> None:
-        """Start with a key group of a savepoint. Raises: StateError."""
-        for number, domain in enumerate(self._job.domains):
+    def load_group(self, group: int, group_state: entries.GroupState, programs: Mapping[KeyDomain, Program]) -> None:
+        """Begin with a key group of a savepoint: runs, waiting events, seen ids, and histories. Raises: StateError."""
+        for domain_number, domain in enumerate(self._job.domains):
             pages = sorted(group_state.pages.items())
-            domain_pages = [data for page, data in pages if page >> entries.PAGE_BITS == number]
+            # A page id has the number of the domain in its upper bits.
+            domain_pages = [data for page, data in pages if page >> entries.PAGE_BITS == domain_number]
             if domain_pages and domain in programs:
                 program = programs[domain]
                 states = [migrate_state(decode_page(data), program)[0] for data in domain_pages]
-                self.begin(number, concat_states(states, program.row_registers), program)
-        for number, data in group_state.waiting.items():
-            self.waiting.hold(number, decode_batch(data))
-        for (number, bucket), data in group_state.seen.items():
-            self.seen.hold(group, number, bucket, data)
+                self.begin(domain_number, concat_states(states, program.row_registers), program)
+        for domain_number, data in group_state.waiting.items():
+            self.waiting.add_saved(domain_number, decode_batch(data))
+        for (domain_number, bucket), data in group_state.seen.items():
+            self.seen.add_saved(group, domain_number, bucket, data)
         batch = WriteBatch()
         pasts = entries.GroupState(heads=group_state.heads, segments=group_state.segments)
         for key, data in entries.entries_of(self._job, self._level, group, pasts):
             batch.put(key, data)
         self._store.write(batch)
-        for page, ms in group_state.over.items():
-            self._over[page >> entries.PAGE_BITS, group - self.groups.start, page & (1 << entries.PAGE_BITS) - 1] = ms
+        for page, ms in group_state.expiry_ms.items():
+            of_domain, page_number = divmod(page, 1 << entries.PAGE_BITS)
+            self._expiry_ms[of_domain, group - self.groups.start, page_number] = ms
 
     def save_pages(self, batch: WriteBatch) -> None:
         """Add changed pages alone, before a `save_whole`: so that not all of them are in one write batch."""
@@ -257,53 +264,59 @@ class Share:
             pages.save(batch)
 
 
-class SharePasts:
-    """The histories of a share (DomainPasts). `over`: int64[slots], when all histories of a slot end, ms; or NEVER."""
+class ShareHistories:
+    """The histories (past events) of one key domain in the key groups of one thread. A slot is a page of several keys.
 
-    def __init__(self, job: Job, number: int, first_group: int, pasts: Pasts, over: Int64) -> None:
+    `expiry_ms` int64[slots]: when all histories of a slot have expired; NEVER: it has none.
+    """
+
+    def __init__(
+        self, job: Job, domain_number: int, first_group: int, histories: StoredHistories, expiry_ms: Int64
+    ) -> None:
         self._job = job
-        self._number = number
+        self._domain_number = domain_number
         self._first_group = first_group
-        self._pasts = pasts
-        self._over = over
+        self._histories = histories
+        self._expiry_ms = expiry_ms
 
     @property
     def slots_count(self) -> int:
-        return len(self._over)
+        return len(self._expiry_ms)
 
     def slots(self, keys: pa.Array) -> Int64:
         return key_slots(keys, self._job.groups_count, self._job.pages_count, self._first_group)
 
     def stored(self, watermark_ms: int) -> list[int]:
-        (pages,) = (self._over <= min(watermark_ms, entries.NEVER - 1)).nonzero()
-        return pages.tolist()
+        """Return the slots whose histories have all expired at the watermark."""
+        (expired_slots,) = (self._expiry_ms <= min(watermark_ms, entries.NEVER - 1)).nonzero()
+        return expired_slots.tolist()
 
     def read(self, slot: int) -> Histories:
-        return Histories() if self._over[slot] == entries.NEVER else self._pasts.read(self._place(slot))
+        return Histories() if self._expiry_ms[slot] == entries.NEVER else self._histories.read(self._address(slot))
 
-    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
-        self._pasts.write(self._place(slot), histories)
-        self._over[slot] = min(over_ms, entries.NEVER - 1)
+    def write(self, slot: int, histories: Histories, expiry_ms: int) -> None:
+        self._histories.write(self._address(slot), histories)
+        self._expiry_ms[slot] = min(expiry_ms, entries.NEVER - 1)
 
     def remove(self, slot: int) -> None:
-        if self._over[slot] != entries.NEVER:
-            self._pasts.remove(self._place(slot))
-            self._over[slot] = entries.NEVER
+        if self._expiry_ms[slot] != entries.NEVER:
+            self._histories.remove(self._address(slot))
+            self._expiry_ms[slot] = entries.NEVER
 
-    def _place(self, slot: int) -> Place:
+    def _address(self, slot: int) -> PageAddress:
         group, page = divmod(slot, self._job.pages_count)
-        return Place(self._number, self._first_group + group, page)
+        return PageAddress(self._domain_number, self._first_group + group, page)
 
 
-EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread, by all shares as one
+EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread, in all shares as one
 T = TypeVar("T")
 
 
 class Shares:
-    """The ports of this process: a share of its key groups for each thread, at each level."""
+    """The keyed state of this process: for each level, a share of its key groups for each thread."""
 
     def __init__(
-        self, rules: JobRules, groups: range, store: DurableStore, shapes: Shapes, cache: Cache, count: int
+        self, rules: JobRules, groups: range, store: DurableStore, shapes: Shapes, paging: PageSettings, count: int
     ) -> None:
         """Divide the key groups of this process among `count` threads."""
         self.rules = rules
@@ -311,24 +324,24 @@ class Shares:
         self.levels = range(rules.job.levels_count)
         self._job = rules.job
         self._groups = groups
-        self._is_alone = len(groups) == rules.job.groups_count  # no other process has any
+        self._has_all_groups = len(groups) == rules.job.groups_count  # this is the only process
         bounds = [groups.start + len(groups) * number // count for number in range(count + 1)]
         self._bounds = np.array(bounds, np.int32)
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
         self._store = store
         self._shapes = shapes
-        self.lay_out(cache)
+        self.create_empty(paging)
 
-    def lay_out(self, cache: Cache) -> None:
-        """Begin with empty shares."""
-        self.cache = cache
-        groups = [range(first, end) for first, end in pairwise(self._bounds.tolist())]
+    def create_empty(self, paging: PageSettings) -> None:
+        """Create empty shares: at each level (order in which rules run), one for the key groups of each thread."""
+        self.paging = paging
+        groups_by_thread = [range(first, end) for first, end in pairwise(self._bounds.tolist())]
         self.by_level = []
         for level in self.levels:
             names = [entries.domain_name(domain, level) for domain in self._job.domains]
-            seen_ids = SeenOfLevel(names, self._job.groups_count)
+            seen_ids = SeenOfLevel(names, self._job.groups_count)  # shared: a small micro-batch is not divided
             self.by_level.append(
-                [Share(self._job, part, self._store, self._shapes, cache, level, seen_ids) for part in groups]
+                [Share(self._job, of, self._store, self._shapes, paging, level, seen_ids) for of in groups_by_thread]
             )
         self._joined = [JoinedShares(self._job, shares) for shares in self.by_level]
 
@@ -347,15 +360,18 @@ class Shares:
             self._pool.shutdown()
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
-        """Divide the events of a level among the threads, or match them in one thread if there are few."""
-        whole = {number: concat_batches(batches) for number, batches in events.items()}
+        """Divide the events of a level among the threads by key, and call `work` for the portion of each.
+
+        Few events are matched in this thread, in the joined shares, and undivided if no event has to wait for its time.
+        """
+        whole = {domain_number: concat_batches(batches) for domain_number, batches in events.items()}
         shares, joined = self.by_level[level], self._joined[level]
         is_small = sum(map(len, whole.values())) < EVENTS_ALONE
-        if is_small and self._is_alone and joined.only_matches(whole, due_ms):
-            return [work(joined.undivided(whole))]
+        if is_small and self._has_all_groups and joined.nothing_waits(whole, due_ms):
+            return [work(joined.portion_undivided(whole))]
         divided = self._divide(whole)
         if is_small:
-            return [work(joined.portion(divided))]
+            return [work(joined.portion_by_share(divided))]
         portions = [Portion(share, [share_events]) for share, share_events in zip(shares, divided, strict=True)]
         return map(work, portions) if self._pool is None else self._pool.map(work, portions)
 
@@ -369,45 +385,48 @@ class Shares:
         """Return the events of each share. Events of other processes' key groups are left out."""
         count = len(self.by_level[0])
         divided: list[dict[int, list[EventBatch]]] = [{} for _ in range(count)]
-        for number, batch in events.items():
-            if count == 1 and self._is_alone:
-                divided[0][number] = [batch]
+        for domain_number, batch in events.items():
+            if count == 1 and self._has_all_groups:
+                divided[0][domain_number] = [batch]
                 continue
             owners = self.owners(batch.key)
             for share in range(count):
                 is_of_share = owners == share
                 if is_of_share.any():
-                    divided[share][number] = [batch if is_of_share.all() else batch.take(is_of_share)]
+                    divided[share][domain_number] = [batch if is_of_share.all() else batch.take(is_of_share)]
         return divided
 
 
 class JoinedShares:
-    """Several shares of one level with consecutive key groups, matched as if they were one."""
+    """The state of all threads at one level, joined so that a small micro-batch is matched in one call in one thread.
+
+    Waiting events belong to one share (the key groups of a thread). Only if none waits, events need not be divided.
+    """
 
     def __init__(self, job: Job, shares: Sequence[Share]) -> None:
         self._job = job
         self.parts = shares
-        self.pages = [
-            MatchedPages(
-                [share.stored_pages[number] for share in shares],
-                _JoinedPasts([share.pasts[number] for share in shares]),
-                stays_open=False,
-            )
-            for number in range(len(job.domains))
-        ]
+        self.pages: list[MatchedPages] = []
+        for domain_number in range(len(job.domains)):
+            histories = _JoinedHistories([share.pasts[domain_number] for share in shares])
+            stored_pages = [share.stored_pages[domain_number] for share in shares]
+            self.pages.append(MatchedPages(stored_pages, histories, stays_open=False))
 
-    def only_matches(self, events: Mapping[int, EventBatch], due_ms: int) -> bool:
-        """Return True if no event has waited or is to wait: then nothing is divided."""
-        is_due = not any(np.count_nonzero(batch.time_ms >= due_ms) for batch in events.values())
-        return self._job.order == ARRIVAL or (is_due and all(share.waiting.is_empty for share in self.parts))
+    def nothing_waits(self, events: Mapping[int, EventBatch], due_ms: int) -> bool:
+        """Return True if no event has waited or has to wait: all are before `due_ms`, or go in order of arrival."""
+        are_due = not any(np.count_nonzero(batch.time_ms >= due_ms) for batch in events.values())
+        return self._job.order == ARRIVAL or (are_due and all(share.waiting.is_empty for share in self.parts))
 
-    def undivided(self, events: Mapping[int, EventBatch]) -> Portion:
-        """Return all key groups as one part."""
+    def portion_undivided(self, events: Mapping[int, EventBatch]) -> Portion:
+        """Return a portion of work for all key groups, with events that are not divided among the shares."""
         self._close_pages()
-        return Portion(_Undivided(self.parts[:1], self.pages), [{number: [batch] for number, batch in events.items()}])
+        return Portion(
+            _Undivided(self.parts[:1], self.pages),
+            [{domain_number: [batch] for domain_number, batch in events.items()}],
+        )
 
-    def portion(self, divided: Sequence[Events]) -> Portion:
-        """Return all key groups, with the events of each share."""
+    def portion_by_share(self, divided: Sequence[Events]) -> Portion:
+        """Return a portion of work for all key groups, with the events of each share."""
         self._close_pages()
         return Portion(self, divided)
 
@@ -423,15 +442,15 @@ class _Undivided(NamedTuple):
     pages: Sequence[MatchedPages]
 
 
-class _JoinedPasts:
-    """The histories of several shares as one (DomainPasts). Their slots follow each other, share by share."""
+class _JoinedHistories:
+    """The histories of several shares (key groups of a thread) as one. Slots are counted through, share by share."""
 
-    def __init__(self, parts: Sequence[SharePasts]) -> None:
+    def __init__(self, parts: Sequence[ShareHistories]) -> None:
         self._parts = parts
         self._firsts = np.cumsum([0, *(part.slots_count for part in parts)])[:-1].tolist()
 
     def slots(self, keys: pa.Array) -> Int64:
-        return self._parts[0].slots(keys)
+        return self._parts[0].slots(keys)  # counted from its first key group on, also beyond its last one
 
     def stored(self, watermark_ms: int) -> list[int]:
         owned = zip(self._parts, self._firsts, strict=True)
@@ -441,14 +460,14 @@ class _JoinedPasts:
         part, part_slot = self._at(slot)
         return part.read(part_slot)
 
-    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+    def write(self, slot: int, histories: Histories, expiry_ms: int) -> None:
         part, part_slot = self._at(slot)
-        part.write(part_slot, histories, over_ms)
+        part.write(part_slot, histories, expiry_ms)
 
     def remove(self, slot: int) -> None:
         part, part_slot = self._at(slot)
         part.remove(part_slot)
 
-    def _at(self, slot: int) -> tuple[SharePasts, int]:
+    def _at(self, slot: int) -> tuple[ShareHistories, int]:
         number = bisect_right(self._firsts, slot) - 1
         return self._parts[number], slot - self._firsts[number]

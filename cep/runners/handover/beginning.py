@@ -36,7 +36,7 @@ Entries = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The progress that all key groups begin with. Lanes have the names of savepoints: `topic[3]`, or file names."""
+    """The progress of an earlier job that a job on Spark continues. Lanes are called `topic[3]`, or as a file."""
 
     rulebook: str  # digest of a rulebook in the job's folder
     watermark_ms: int
@@ -70,12 +70,12 @@ class Beginning:
         return orjson.dumps({topic: offsets}).decode()
 
     def files_read(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the files that were read. Raises: UsageError if one was read in part, or a topic.
+        """Return the files that an earlier job has read, to skip them. Raises: UsageError for a topic or half a file.
 
-        A position below 0 means that a file was read to its end.
+        `kind` is `events` or `control`. A position below 0 means that a file was read to its end.
         """
         positions = self.positions.get(kind, {})
-        topics = sorted({m[1] for lane in positions if (m := _LANE.fullmatch(lane))})
+        topics = sorted({m[1] for source_name in positions if (m := _LANE.fullmatch(source_name))})
         if topics:
             raise _other_source(kind, "a folder", topics)
         parts = sorted(name for name, position in positions.items() if position >= 0)
@@ -120,7 +120,7 @@ def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[
 
 
 def read_beginning(checkpoint: Path) -> Beginning | None:
-    """Read the state that a job began with; None if it began without. Raises: StateCorruptError, StateFormatError."""
+    """Read the progress that a job began with; None if it began empty. Raises: StateCorruptError, StateFormatError."""
     path = checkpoint / FOLDER / _FILE
     if not path.exists():
         return None

@@ -75,7 +75,7 @@ def erase_savepoint(
     source: Target, target: Target, work: Path, keys: KeysOf, audit_lines: Collection[int] = (),
     digests: Sequence[str] = (),
 ) -> Erased:  # fmt: skip
-    """Copy a savepoint without the data of some keys. `keys` are the keys of each domain in the form of `route`.
+    """Copy a savepoint without the data of some keys. `keys`: of each key domain, as texts as in the key column.
 
     `work`: a new local folder. `audit_lines` lose their texts. `digests`: the keyed digests of the keys, for the audit
     (rulebook/erasure.py). Raises: StateError, StoreError.
@@ -84,10 +84,10 @@ def erase_savepoint(
     payload = payload_in(savepoint)
     job = Job.from_json(payload.job)
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
-    rulebook.keep_levels(job.levels_count)
+    rulebook.keep_levels(job.levels_count)  # of rules that read the alerts of others
     programs = programs_by_level(rulebook, job.schema, job.levels_count)
     erasing = _Erasing(job, programs, {domain: pa.array(sorted(keys.get(domain, ())), TEXT) for domain in job.domains})
-    payload = _without_memory(payload, keys, erasing.erased)
+    payload = _without_last_alerts(payload, keys, erasing.erased)
     searched = ways_to_write({text for texts in keys.values() for text in texts})
     with ExitStack() as opened:
         parts = []
@@ -99,12 +99,12 @@ def erase_savepoint(
             parts.append(Part(f"group-{group}", store, group, group + 1))
         payload = _with_rules(payload, job, keys, erasing.erased, (audit_lines, digests))
         _search([(b"", payload.to_bytes())], searched, erasing.erased)
-        beside = load_beside(savepoint, work / "beside")
-        write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), beside)
+        lists = load_beside(savepoint, work / "beside")
+        write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), lists)
     return erasing.erased
 
 
-def _without_memory(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
+def _without_last_alerts(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
     gone = {text for texts in keys.values() for text in texts}
     memory = payload.engine["held_memory"]
     others = [entry for entry in memory if entry[1] not in gone]
@@ -173,75 +173,76 @@ class _Erasing:
         stored = list(entries_of_group(savepoint, group, work))
         for level, programs in enumerate(self.programs):
             group_state = state_of(self.job, level, stored)
-            for page in list(group_state.pages):
-                self._page(group_state, page, programs)
-            for page in list(group_state.heads):
-                self._past(group_state, page)
-            for number in list(group_state.waiting):
-                self._waiting(group_state, number)
+            for page_id in list(group_state.pages):
+                self._erase_runs(group_state, page_id, programs)
+            for page_id in list(group_state.heads):
+                self._erase_histories(group_state, page_id)
+            for domain_number in list(group_state.waiting):
+                self._erase_waiting(group_state, domain_number)
             yield from entries_of(self.job, level, group, group_state)
 
-    def _is_gone(self, number: int, keys: pa.Array) -> Any:
-        return np.asarray(pc.is_in(keys, value_set=self.keys[self.job.domains[number]]))
+    def _is_gone(self, domain_number: int, keys: pa.Array) -> Any:
+        return np.asarray(pc.is_in(keys, value_set=self.keys[self.job.domains[domain_number]]))
 
-    def _count(self, kind: str, number: int, count: int) -> None:
+    def _count(self, kind: str, domain_number: int, count: int) -> None:
         if count:
-            self.erased.removed[f"{kind} by {','.join(self.job.domains[number])}"] += count
+            self.erased.removed[f"{kind} by {','.join(self.job.domains[domain_number])}"] += count
 
-    def _page(self, group_state: GroupState, page: int, programs: Mapping[KeyDomain, Program]) -> None:
+    def _erase_runs(self, group_state: GroupState, page_id: int, programs: Mapping[KeyDomain, Program]) -> None:
         """Remove the runs of erased keys from a page of a key group, and the page if it becomes empty."""
-        number = page >> PAGE_BITS
-        whole = decode_page(group_state.pages[page])
-        gone = self._is_gone(number, whole.keys)
+        domain_number = page_id >> PAGE_BITS
+        whole = decode_page(group_state.pages[page_id])
+        gone = self._is_gone(domain_number, whole.keys)
         if not gone.any():
             return
-        program = programs.get(self.job.domains[number])
+        program = programs.get(self.job.domains[domain_number])
         rest = None
-        self._count("runs", number, int(gone[whole.run_key].sum()))
+        self._count("runs", domain_number, int(gone[whole.run_key].sum()))
         if program is not None and not gone.all():
-            fitted, _ = migrate_state(whole, program)
-            part = self._is_gone(number, fitted.keys).astype(np.int64)
-            rest = partition_keys(fitted, part, 2, program.row_registers)[0]
+            fitted, _ = migrate_state(whole, program)  # an earlier version of the rules may have written the page
+            part = self._is_gone(domain_number, fitted.keys).astype(np.int64)
+            rest, _ = partition_keys(fitted, part, 2, program.row_registers)  # part 0 stays, part 1 is gone
         if rest is None or rest.expiry_min is None:
-            del group_state.pages[page]
-            group_state.deadlines.pop(page, None)
+            del group_state.pages[page_id]
+            group_state.deadlines.pop(page_id, None)
             return
-        group_state.pages[page] = encode_page(rest)
-        group_state.deadlines[page] = rest.expiry_min
+        group_state.pages[page_id] = encode_page(rest)
+        group_state.deadlines[page_id] = rest.expiry_min
 
-    def _past(self, group_state: GroupState, page: int) -> None:
-        number = page >> PAGE_BITS
+    def _erase_histories(self, group_state: GroupState, page_id: int) -> None:
+        """Remove erased keys from a page of histories: its head (record of segments), and segments (past events)."""
+        domain_number = page_id >> PAGE_BITS
 
         def load(stored: StoredSegment) -> Block:
-            return decode_segment(group_state.segments[page, stored.number])
+            return decode_segment(group_state.segments[page_id, stored.number])
 
-        past = decode_head(group_state.heads[page], load)
-        gone = self._is_gone(number, keys_with_past(past))
+        past = decode_head(group_state.heads[page_id], load)
+        gone = self._is_gone(domain_number, keys_with_past(past))
         if not gone.any():
             return
-        self._count("keys with a past", number, len(pc.unique(keys_with_past(past).filter(pa.array(gone)))))
+        self._count("keys with a past", domain_number, len(pc.unique(keys_with_past(past).filter(pa.array(gone)))))
         whole = replace(past, segments=detach_segments(past.segments))
-        part_of: Callable[[pa.Array], Int64] = lambda keys: self._is_gone(number, keys).astype(np.int64)  # noqa: E731
+        part_of: Callable[[pa.Array], Int64] = lambda keys: self._is_gone(domain_number, keys).astype(np.int64)  # noqa: E731
         parts = sorted({*part_of(keys_with_past(past)).tolist()})
         by_part = dict(zip(parts, partition_histories(whole, parts, part_of), strict=True))
         written: dict[int, bytes] = {}
-        rest = by_part.get(0)
+        rest = by_part.get(0)  # of the keys that stay; part 1 is gone
         if rest is not None:
             rest = store_segments(rest, written.__setitem__, load, SegmentCache(None))
-        for place in [place for place in group_state.segments if place[0] == page]:
-            del group_state.segments[place]
+        for segment in [segment for segment in group_state.segments if segment[0] == page_id]:
+            del group_state.segments[segment]
         if rest is None:
-            del group_state.heads[page]
-            group_state.over.pop(page, None)
+            del group_state.heads[page_id]
+            group_state.expiry_ms.pop(page_id, None)
             return
-        group_state.segments.update({(page, segment): data for segment, data in written.items()})
-        group_state.heads[page] = encode_head(rest)
+        group_state.segments.update({(page_id, segment): data for segment, data in written.items()})
+        group_state.heads[page_id] = encode_head(rest)
 
-    def _waiting(self, group_state: GroupState, number: int) -> None:
-        events = decode_batch(group_state.waiting[number])
-        gone = self._is_gone(number, events.key)
-        self._count("waiting events", number, int(gone.sum()))
-        del group_state.waiting[number]
+    def _erase_waiting(self, group_state: GroupState, domain_number: int) -> None:
+        events = decode_batch(group_state.waiting[domain_number])
+        gone = self._is_gone(domain_number, events.key)
+        self._count("waiting events", domain_number, int(gone.sum()))
+        del group_state.waiting[domain_number]
         if not gone.all():
             # Even if all events stay: a slice of a larger batch contains some bytes of the events after it.
-            group_state.waiting[number] = encode_batch(events.take(~gone))
+            group_state.waiting[domain_number] = encode_batch(events.take(~gone))

@@ -44,9 +44,9 @@ class GroupState:
     deadlines: dict[int, int] = field(default_factory=dict)  # page id → ms.
     waiting: dict[int, bytes] = field(default_factory=dict)  # number of the key domain → events.
     seen: dict[tuple[int, int], bytes] = field(default_factory=dict)  # number, bucket → hashes.
-    heads: dict[int, bytes] = field(default_factory=dict)  # page id → head of its histories.
-    segments: dict[tuple[int, int], bytes] = field(default_factory=dict)  # page id, number → past events.
-    over: dict[int, int] = field(default_factory=dict)  # page id → time at which all of its histories are over
+    heads: dict[int, bytes] = field(default_factory=dict)  # page id → head: its histories without their segments.
+    segments: dict[tuple[int, int], bytes] = field(default_factory=dict)  # page id, number → segment: past events.
+    expiry_ms: dict[int, int] = field(default_factory=dict)  # page id → time at which all of its histories have expired
 
 
 def domain_name(domain: KeyDomain, level: int = 0) -> bytes:
@@ -75,8 +75,8 @@ def page_store_keys(slots: Int64, pages_count: int, prefixes: UInt8) -> list[byt
 
 
 def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the store entries of a key group's state, in any order."""
-    names = [domain_name(domain, level) for domain in job.domains]
+    """Yield the store entries of a key group's state at one level (order in which rules run), in any order."""
+    names = [domain_name(domain, level) for domain in job.domains]  # a page id has an index of these in its upper bits
     for page, data in group_state.pages.items():
         yield store_key(group, b"", PAGES, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
     for number, data in group_state.waiting.items():
@@ -87,7 +87,7 @@ def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Ite
         yield store_key(group, b"", PAST, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
     for (page, segment), data in group_state.segments.items():
         yield store_key(group, b"", SEGMENTS, names[page >> PAGE_BITS], SEGMENT.pack(page & _PAGE_MASK, segment)), data
-    for name, times_ms in ((DEADLINES, group_state.deadlines), (PAST_DEADLINES, group_state.over)):
+    for name, times_ms in ((DEADLINES, group_state.deadlines), (PAST_DEADLINES, group_state.expiry_ms)):
         if times_ms:
             deadlines = np.full((len(job.domains), job.pages_count), NEVER, _DEADLINE)
             for page, ms in times_ms.items():
@@ -96,16 +96,17 @@ def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Ite
 
 
 def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> GroupState:
-    """Build a key group's state at one level from entries, and skip other levels. Raises: StateFormatError."""
+    """Build a key group's state from its entries of one level (order in which rules run). Raises: StateFormatError."""
+    # A page id has one of these numbers in its upper bits.
     numbers = {domain_name(domain, level): number for number, domain in enumerate(job.domains)}
     group_state = GroupState()
     for raw, data in entries:
         entry_key = split_key(raw)
-        if entry_key.namespace in EARLIER_SEEN:
+        if entry_key.namespace in EARLIER_SEEN:  # event ids of an earlier build
             refuse_earlier_ids()
         if entry_key.namespace in (DEADLINES, PAST_DEADLINES):
             if entry_key.name == deadlines_name(level):
-                times_ms = group_state.deadlines if entry_key.namespace == DEADLINES else group_state.over
+                times_ms = group_state.deadlines if entry_key.namespace == DEADLINES else group_state.expiry_ms
                 times = np.frombuffer(data, _DEADLINE).reshape(len(job.domains), job.pages_count)
                 for number, page in np.argwhere(times != NEVER).tolist():
                     times_ms[number << PAGE_BITS | page] = int(times[number, page])

@@ -74,15 +74,9 @@ class Payload:
                     f"the savepoint in {place} was written in format {checkpoint['format']}, this build reads "
                     f"{PAYLOAD_FORMAT}; restore it with the build that wrote it"
                 )
-            payload = Payload(
-                fields["job"],
-                fields["rules"],
-                checkpoint["base"],
-                checkpoint["engine"],
-                checkpoint["positions"],
-                checkpoint["totals"],
-                checkpoint.get("topic_ids", {}),  # an earlier build went by the names of topics
-            )
+            topic_ids = checkpoint.get("topic_ids", {})  # an earlier build stored the names of topics alone
+            base, engine, positions, totals = (checkpoint[name] for name in ("base", "engine", "positions", "totals"))
+            payload = Payload(fields["job"], fields["rules"], base, engine, positions, totals, topic_ids)
             payload._check()
         except (KeyError, TypeError, ValueError) as error:
             reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
@@ -134,7 +128,7 @@ def read_payload(target: Target) -> Payload:
 
 
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
-    """Set the watermark of a job back to `to_ms`, to match later events again. Raises: UsageError if it is not later.
+    """Set the watermark of a stopped job back to `to_ms`, so that events after it are matched. Raises: UsageError.
 
     Events before the clock `now_ms` may have been set aside as late: the job has seen all events only from then on.
     """
@@ -145,8 +139,9 @@ def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
         name: PartitionTime(min(time.last_ms, to_ms + lateness_ms), time.is_behind)
         for name, time in times_from_json(progress["times"]).items()
     }
+    # Events from before `gap_ms` may be missing.
     gap_ms = max(progress.get("gap_ms", TIME_MS_MIN), min(progress["watermark_ms"], now_ms))
-    # A heartbeat that waits may be the wrong one.
+    # A heartbeat that still waits is dropped: it may be the wrong one, which set the watermark too far ahead.
     engine = {
         **progress, "watermark_ms": to_ms, "gap_ms": gap_ms, "times": times_json(times),
         "heartbeat_ms": TIME_MS_MIN, "last_event": None,

@@ -33,7 +33,7 @@ from cep.step.rules import rule_status
 
 
 def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload], Payload] = lambda p: p) -> Saved:
-    """Create the checkpoint directory of a job on Spark from a whole savepoint, whose payload `change` changes.
+    """Create the checkpoint directory of a job on Spark from a whole savepoint; `change` changes its description.
 
     Raises: UsageError if the folder is not empty or the savepoint is of some key groups only; StateError, StoreError.
     """
@@ -41,17 +41,15 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
         savepoint = open_savepoint(target, folder / "payload")
         payload = change(payload_in(savepoint))
         job, progress = Job.from_json(payload.job), payload.engine
-        begins = Beginning(
-            SavedRulebook.from_bytes(progress["rulebook"].encode()).digest,
-            progress["watermark_ms"],
-            times_from_json(progress["times"]),
-            payload.positions,
-            payload.base + 1,
-            since_ms=progress.get("since_ms", TIME_MS_MIN),
-            heartbeat_ms=progress.get("heartbeat_ms", TIME_MS_MIN),
-            topic_ids=payload.topic_ids,
-            gap_ms=progress.get("gap_ms", TIME_MS_MIN),
+        since_ms, heartbeat_ms, gap_ms = (
+            progress.get(name, TIME_MS_MIN) for name in ("since_ms", "heartbeat_ms", "gap_ms")
         )
+        digest = SavedRulebook.from_bytes(progress["rulebook"].encode()).digest
+        begins = Beginning(  # first_number: sinks know the numbers up to `base`
+            digest, progress["watermark_ms"], times_from_json(progress["times"]), payload.positions,
+            first_number=payload.base + 1, since_ms=since_ms, heartbeat_ms=heartbeat_ms, topic_ids=payload.topic_ids,
+            gap_ms=gap_ms,
+        )  # fmt: skip
         if savepoint.groups != range(job.groups_count):
             groups = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"
             raise UsageError(f"the savepoint has the key groups {groups}; make one of all processes together")
@@ -65,7 +63,7 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
         write_progress(folder, begins.first_number - 1, payload.totals)
         fetched = folder / "fetched"
         by_group = ((group, entries_of_group(savepoint, group, fetched)) for group in savepoint.groups)
-        entries = write_beginning(folder, begins, by_group)
+        entries = write_beginning(folder, begins, by_group)  # the first micro-batch takes the keyed state from there
         shutil.rmtree(fetched, ignore_errors=True)
         replace_file(folder / JOB_FILE, orjson.dumps({**payload.job, "id": uuid.uuid4().hex}))
     return Saved(savepoint.groups, len(savepoint.manifest.files), entries)

@@ -61,16 +61,16 @@ class About:
     rules: tuple[bytes, ...]  # control records
     since_ms: int
     until_ms: int
-    memory: Sequence[Sequence[Any]] = ()  # the last alerts
+    memory: Sequence[Sequence[Any]] = ()  # the last alert of each rule and key, for suppression
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """A complete warm start: the state at the end of a replay, for a live job to begin with."""
+    """A warm start: the state at the end of a replay, with which a live job begins."""
 
     target: Target
     about: About
-    files: Mapping[tuple[int, int, int], StoredFile]
+    files: Mapping[tuple[int, int, int], StoredFile]  # by level (order of rules), number of key domain, key group
     lists: Mapping[str, StoredFile]
 
     def copy_lists(self, store: ListStore) -> None:
@@ -82,7 +82,7 @@ class WarmStart:
                 store.put(name, lambda path=path: mapped(path))  # type: ignore[misc]
 
     def states(self, level: int, number: int, group: int | None = None) -> Iterator[KeyedState]:
-        """Yield the keyed state of a level and a key domain of `about.job`, verified; of one key group, or of all."""
+        """Yield the keyed state of a level and a key domain's `number`, verified; of one key group, or of all."""
         with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
             for (of_level, of_number, of_group), file in sorted(self.files.items()):
                 if (of_level, of_number) == (level, number) and group in (None, of_group):
@@ -119,12 +119,12 @@ def by_group(keyed_state: KeyedState, program: Program, groups_count: int) -> It
 
 
 def put_state(folder: Path, level: int, number: int, group: int, keyed_state: KeyedState) -> StoredFile:
-    """Write the state of one key group; the same again replaces itself. Raises: StoreError."""
+    """Write the state of one key group at a level, in domain `number`; again replaces it. Raises: StoreError."""
     return _put(folder, f"{level}-{number}-{group}.state", encode_whole(keyed_state))
 
 
 def finish(folder: Path, files: Iterable[StoredFile], about: About) -> None:
-    """Write the manifest, which completes the warm start. Raises: StoreError."""
+    """Complete a warm start (the state at the end of a replay): write description and manifest. Raises: StoreError."""
     fields = {
         "format": FORMAT,
         "job": about.job.to_json(),
@@ -163,7 +163,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def open_warm_start(place: str) -> WarmStart:
-    """Open the warm start in a folder or at an address of fsspec. Raises: UsageError if there is none; StateError."""
+    """Open a warm start (a replay's end state) in a folder or at an fsspec address. Raises: UsageError, StateError."""
     target = Target(place)
     if NAME not in target.sizes():
         raise UsageError(f"{place} has no warm start; `cep replay --savepoint {place}` makes one")
@@ -176,8 +176,8 @@ def open_warm_start(place: str) -> WarmStart:
         fetch(target, manifest.file(_ABOUT), path, may_link=False)
         about = _about(path.read_bytes(), place)
     lists = {name.removesuffix(SUFFIX): file for name, file in files.items() if name.endswith(SUFFIX)}
-    pages = {_place_of(name): file for name, file in files.items() if not name.endswith(SUFFIX)}
-    return WarmStart(target, about, pages, lists)
+    states = {_level_domain_group(name): file for name, file in files.items() if not name.endswith(SUFFIX)}
+    return WarmStart(target, about, states, lists)
 
 
 def _about(data: bytes, place: str) -> About:
@@ -194,7 +194,7 @@ def _about(data: bytes, place: str) -> About:
         raise StateCorruptError(f"the warm start in {place} does not say what it is of ({error!r})") from error
 
 
-def _place_of(name: str) -> tuple[int, int, int]:
+def _level_domain_group(name: str) -> tuple[int, int, int]:
     numbers = _STATE_FILE.fullmatch(name)
     if numbers is None:
         raise StateCorruptError(f"a warm start has no file {name}; replay again")
@@ -214,7 +214,7 @@ def check_fits(about: About, job: Job) -> None:
         raise UsageError(f"the warm start does not fit the job: {'; '.join(reasons)}")
 
 
-def laid_out(
+def states_by_domain(
     warm: WarmStart, job: Job, level: int, programs: Mapping[KeyDomain, Program], group: int | None = None
 ) -> Iterator[tuple[int, KeyedState]]:
     """Yield (number of a key domain of the job, its state) at a level. `group`: of the replay's key groups, or all."""

@@ -149,7 +149,7 @@ class MatchStage:
             dict(initial.deadlines),
             waiting_ms,
             id_buckets,
-            over=dict(initial.over),
+            over=dict(initial.expiry_ms),
             since_ms=begins.since_ms,
             heartbeat_ms=begins.heartbeat_ms,
             gap_ms=begins.gap_ms,

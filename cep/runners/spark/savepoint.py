@@ -191,7 +191,7 @@ def _stored_parts(
     with readable(checkpoint):
         for row in stored_part(spark, checkpoint, PROGRESS, operator).toLocalIterator():
             progress = GroupProgress.from_bytes(bytes(row.content))
-            yield row.key_group, GroupState(deadlines=progress.deadlines, over=progress.over), progress
+            yield row.key_group, GroupState(deadlines=progress.deadlines, expiry_ms=progress.over), progress
         for name, entry in _ENTRIES.items():
             for row in stored_part(spark, checkpoint, name, operator).toLocalIterator():
                 yield row.key_group, entry(row.at, row.number, bytes(row.content)), None

@@ -21,7 +21,7 @@ _TIMES = (
     "cep.runners.observe", "cep.runners.watch", "cep.runners.patience", "cep.runners.assembly",
     "cep.runners.control_topic", "cep.runners.embedded.changelog", "cep.runners.embedded.commit",
     "cep.runners.embedded.copies", "cep.runners.embedded.deliveries",
-    "cep.runners.embedded.kafka", "cep.runners.embedded.lanes", "cep.runners.embedded.outlets",
+    "cep.runners.embedded.kafka", "cep.runners.embedded.queues", "cep.runners.embedded.outlets",
     "cep.runners.embedded.reports", "cep.runners.embedded.run", "cep.runners.embedded.job",
     "cep.runners.spark.kafka", "cep.runners.spark.sink_queue", "cep.sinks.webhook", "cep.sources.kafka",
     "cep.sources.live.kafka",
@@ -36,7 +36,7 @@ _THREADS = (
     "cep.runners.spark.sink_queue", "cep.runners.spark.live_output",
 )  # fmt: skip
 _EXECUTORS = (
-    "cep.runners.embedded.lanes",
+    "cep.runners.embedded.queues",
     "cep.runners.embedded.commit",
     "cep.state.checkpoints",
 )

@@ -29,12 +29,12 @@ from cep.lists.store import ListStore
 from cep.runners.embedded import changelog
 from cep.runners.embedded import changelog as module
 from cep.runners.embedded import run as run_module
-from cep.runners.embedded.changelog import Changelog, Entry, _changes, _packed, _unpacked
+from cep.runners.embedded.changelog import Changelog, Entry, _changed_entries, _pack_keys, _unpack_keys
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.commit_entries import HEAD
 from cep.runners.embedded.engine import Workers
 from cep.runners.embedded.job import stand_by
-from cep.runners.embedded.opening import PART, StoreSettings, followed_folder, open_store
+from cep.runners.embedded.opening import STORE_PART, StoreSettings, followed_folder, open_store
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.pages import pasts_of_group
 from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
@@ -84,8 +84,8 @@ def test_what_a_write_batch_leaves_behind_is_named_key_by_key(seed: int) -> None
                 batch.delete(one)
             else:
                 batch.delete_range(KeyRange(one, other))
-        changes = _changes(batch, store)
-        assert list(_unpacked(_packed(changes))) == list(changes)
+        changes = _changed_entries(batch, store)
+        assert list(_unpack_keys(_pack_keys(changes))) == list(changes)
         for changed, value in changes.items():
             if value is None:
                 copy.pop(changed, None)
@@ -236,10 +236,10 @@ class InMemory:
     def open(self) -> None:
         pass
 
-    def carry(self, topic: str, entries: Sequence[Entry]) -> None:
+    def add_to_next_write(self, topic: str, entries: Sequence[Entry]) -> None:
         self.entries += entries
 
-    def bring(self, topic: str, entries: Iterator[Entry]) -> None:
+    def write_alone(self, topic: str, entries: Iterator[Entry]) -> None:
         self.entries += entries
 
 
@@ -247,20 +247,20 @@ def test_lists_come_along_in_parts_and_go_when_nothing_names_them(tmp_path: Path
     folder = tmp_path / "lists"
     folder.mkdir()
     lists, store = ListStore(folder), MemoryStore()
-    sets = {name: Random(name).randbytes(size) for name, size in (("a", 10), ("b", 2 * changelog._PART_BYTES + 7))}
+    sets = {name: Random(name).randbytes(size) for name, size in (("a", 10), ("b", 2 * changelog._LIST_PART_BYTES + 7))}
     for name, data in sets.items():
         lists.path(name).write_bytes(data)
     carrier = InMemory()
     log = Changelog("t", KafkaSettings("nowhere"), carrier)
-    log.take(WriteBatch(), store, lists, 1)
-    log.carry(log.hand_over()[0])
+    log.collect(WriteBatch(), store, lists, 1)
+    log.add_to_next_write(log.take_pending()[0])
     lists.path("a").unlink()
-    log.take(WriteBatch(), store, lists, 2)
-    log.carry(log.hand_over()[0])
+    log.collect(WriteBatch(), store, lists, 2)
+    log.add_to_next_write(log.take_pending()[0])
     back = tmp_path / "back"
     for name_of_part, value in carrier.entries:
         if changelog._LISTS.begin <= name_of_part < changelog._LISTS.end:
-            changelog._write_part(back, name_of_part, value)
+            changelog._write_list_part(back, name_of_part, value)
     assert {path.name: path.read_bytes() for path in back.iterdir()} == {lists.path("b").name: sets["b"]}
 
 
@@ -382,7 +382,7 @@ class Log(Changelog):
         super().__init__("state", KafkaSettings("nowhere"), topic)
         self._entries = topic.entries
 
-    def _range(self) -> OffsetRange:
+    def _topic_range(self) -> OffsetRange:
         return OffsetRange("state", 0, 0, len(self._entries))
 
 
@@ -420,21 +420,21 @@ def test_what_is_read_back_is_what_was_written(seed: int, topic: Topic, tmp_path
                 batch.delete(one)
             else:
                 batch.delete_range(KeyRange(one, other))
-        log.take(batch, store, lists, number)
+        log.collect(batch, store, lists, number)
         store.write(batch)
-        entries, commits = log.hand_over() if chance.random() < 0.6 else ([], ())
-        log.carry(entries)
+        entries, commits = log.take_pending() if chance.random() < 0.6 else ([], ())
+        log.add_to_next_write(entries)
         if chance.random() < 0.8:
-            log.settle(commits)
+            log.note_delivered(commits)
         if chance.random() < 0.3:
             log = Log(topic)
             log.resume(store, lists)
             if chance.random() < 0.3:
-                log.carry(log.hand_over()[0])
+                log.add_to_next_write(log.take_pending()[0])
                 store = read_back(topic, tmp_path)
                 log = Log(topic)
                 log.resume(store, lists)
-    log.carry(log.hand_over()[0])
+    log.add_to_next_write(log.take_pending()[0])
     assert shown(read_back(topic, tmp_path)) == shown(store), f"seed {seed}"
     assert any(changelog._PARTS.begin <= name < changelog._PARTS.end for name, _ in topic.entries)
     latest = dict(topic.entries)
@@ -452,15 +452,15 @@ def read_back(topic: Topic, folder: Path) -> DurableStore:
 
 def shown(store: DurableStore) -> dict[bytes, bytes]:
     """Return all entries without the changelog's own."""
-    return {name: value for name, value in store.scan(ALL_KEYS) if not changelog._is_of_changelog(name)}
+    return {name: value for name, value in store.scan(ALL_KEYS) if not changelog._is_bookkeeping(name)}
 
 
 def test_parts_that_are_missing_or_of_another_build_are_refused(topic: Topic, tmp_path: Path) -> None:
     log, store, batch = Log(topic), MemoryStore(), WriteBatch()
     batch.put(HEAD, b"1")
     batch.put(key(1), bytes(range(25)))
-    log.take(batch, store, ListStore(tmp_path), 1)
-    entries = log.hand_over()[0]
+    log.collect(batch, store, ListStore(tmp_path), 1)
+    entries = log.take_pending()[0]
     for index, (name, value) in enumerate(entries):
         if changelog._PARTS.begin <= name < changelog._PARTS.end:
             topic.entries[:] = entries[:index] + entries[index + 1 :]
@@ -517,7 +517,7 @@ def largest(store: DurableStore, job: Job) -> tuple[int, int]:
     """Return the bytes of the largest head, and of the largest segment of panes."""
     heads, panes = [0], [0]
     for group in range(job.groups_count):
-        for past in pasts_of_group(store, group, job.domains, job.levels_count, whole=True):
+        for past in pasts_of_group(store, group, job.domains, job.levels_count, with_segments=True):
             heads.append(len(past.head))
             panes += [s.stored.size for s in decode_head(past.head, _unread).segments if s.panes and s.stored]
     return max(heads), max(panes)
@@ -585,7 +585,7 @@ def test_a_standby_waits_through_an_outage_and_ends_with_the_lease(tmp_path: Pat
     folder, stop = tmp_path / "job", threading.Event()
     stand_by(StoreSettings(folder), folder, log, lambda: len(log.script) == 1, stop, followed.append)
     assert followed == [1, 7]
-    assert (followed_folder(folder) / PART).is_dir()
+    assert (followed_folder(folder) / STORE_PART).is_dir()
     stop.set()
     stand_by(StoreSettings(folder), folder, log, lambda: False, stop, followed.append)
     assert log.script == [9]
@@ -601,7 +601,7 @@ def test_what_was_followed_counts_before_a_store_of_before(topics: Topics, tmp_p
     assert live(tmp_path / "other", topics, lines, 2, Steps(1_000_000))
     settings, sink = StoreSettings(folder, cache_bytes=8 << 20), topics.sink()
     log = topics.of(sink)
-    with settings.open(followed_folder(folder) / PART) as store:
+    with settings.open(followed_folder(folder) / STORE_PART) as store:
         log.follow(store, followed_folder(folder) / "beside")
     opened = open_store(settings, folder, log)
     other = StoreSettings(tmp_path / "other").open(tmp_path / "other" / "store" / "store")

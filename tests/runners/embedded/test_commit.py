@@ -229,8 +229,8 @@ def test_a_stream_that_falls_silent_is_checkpointed_all_the_same(tmp_path: Path)
         life.read_all()
         commits.finish(wait=True)
         assert not checkpoint_numbers(Target(str(job / "checkpoints"))), "none was due so far"
-        assert commits.copies is not None
-        commits.copies.interval_s = 0
+        assert commits.checkpoints is not None
+        commits.checkpoints.interval_s = 0
         for _ in range(5):  # no record, and nothing to commit
             life.runner.cycle(0.0)
             commits.finish(wait=True)
@@ -264,8 +264,8 @@ def test_a_store_that_was_brought_back_is_not_checkpointed_before_it_has_a_commi
                 commits.finish(wait=True)
                 cycles += 1
                 if number == 0:  # one checkpoint, and deliveries after it
-                    assert commits.copies is not None
-                    commits.copies.interval_s = 3_600
+                    assert commits.checkpoints is not None
+                    commits.checkpoints.interval_s = 3_600
             if number == 3:
                 life.end()
         if number == 0:

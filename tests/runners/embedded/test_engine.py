@@ -27,7 +27,7 @@ from cep.runners.embedded import pages as pages_module
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded import shares
 from cep.runners.embedded.engine import Engine, Stepped, Workers
-from cep.runners.embedded.pages import Pasts, Place
+from cep.runners.embedded.pages import PageAddress, StoredHistories
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
@@ -139,7 +139,7 @@ def test_a_store_of_an_earlier_build_keeps_its_number_of_pages(tmp_path: Path, m
     """The earlier build did not store the number of pages."""
     lines, counters = list(day()), Counter[str]()
     store = MemoryStore()
-    monkeypatch.setattr(engine_module, "PAGES_A_PART", 256)
+    monkeypatch.setattr(engine_module, "PAGES_FACTOR", 256)
     engine = Engine(make_job(pages=2), INITIAL, store, Workers(2))
     alerts = feed(engine, cut(lines[:1_000], 4, seed=1), counters, 1)
     engine.close()
@@ -308,9 +308,9 @@ def test_past_events_give_the_alerts_of_the_replay(
 
 
 def test_a_page_that_the_store_lacks_is_told() -> None:
-    pasts = Pasts(MemoryStore(), [b"account"], None)
+    pasts = StoredHistories(MemoryStore(), [b"account"], None)
     with pytest.raises(StateCorruptError, match="which the store lacks; restore a checkpoint"):
-        pasts.read(Place(0, 3, 1))
+        pasts.read(PageAddress(0, 3, 1))
 
 
 def run_with_ties(

@@ -16,7 +16,7 @@ import pytest
 from cep.base.errors import SinkAwayError, SinkError, SourceAwayError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
-from cep.runners.embedded import lanes as queues_module
+from cep.runners.embedded import queues as queues_module
 from cep.runners.embedded import run as run_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.opening import StoreSettings
@@ -64,7 +64,7 @@ def live(folder: Path, sink: AlertSink, patience: Patience, *, at_once: bool = F
     commits = Commits(StoreSettings(folder, "rocksdb", cache_bytes=8 << 20))
     sources = Sources(Lines(list(morning()), np.random.default_rng(1)), None)
     outlets = Outlets((sink,), None, patience=patience)
-    with Process(commits, JOB, INITIAL, sources, outlets, pace=Pace(at_once=at_once)) as life:
+    with Process(commits, JOB, INITIAL, sources, outlets, pace=Pace(sends_at_once=at_once)) as life:
         try:
             life.read_all()
             life.end()
@@ -259,7 +259,7 @@ def test_a_sink_that_hangs_delays_no_other_where_alerts_wait_for_no_commit(
     hanging, names = Hanging(FileSink(tmp_path / "late")), ("late", "other")
     outlets = Outlets((hanging, FileSink(tmp_path / "other")), None, names=names)
     sources = Sources(Lines(list(morning()), np.random.default_rng(1)), None)
-    with Process(commits, JOB, INITIAL, sources, outlets, pace=Pace(at_once=True)) as life:
+    with Process(commits, JOB, INITIAL, sources, outlets, pace=Pace(sends_at_once=True)) as life:
         life.read_all()
         while commits.deliveries.backlogs["other"].size:
             commits.wait_for_delivery(0.01)

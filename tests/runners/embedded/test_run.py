@@ -99,7 +99,7 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
         if totals["control_heartbeat"]:
             stop.set()
 
-    runner = Runner(engine, sources, outlets, commits, Pace(interval_ms=20, at_once=at_once), Listener(report))
+    runner = Runner(engine, sources, outlets, commits, Pace(interval_ms=20, sends_at_once=at_once), Listener(report))
     guard = threading.Timer(WAIT_S, stop.set)
     guard.start()
     runner.run(stop)
@@ -385,7 +385,7 @@ def test_one_has_it_and_a_newcomer_does_not_take_it(real_broker: RealKafka) -> N
         assert not first.is_here()
         assert not is_lost.is_set()
         # As after a silence: by its own clock it is not sure, and the number shows that another process took the lease.
-        second._sure_until_s = 0.0
+        second._valid_until_s = 0.0
         assert second._number is not None
         second._number -= 1
         wait_for(lambda: second._is_taken)

@@ -30,7 +30,7 @@ from cep.runners.embedded import run as run_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.commit_entries import HEAD
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.opening import PART, StoreSettings, store_folder
+from cep.runners.embedded.opening import STORE_PART, StoreSettings, store_folder
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.embedded.waiting import ADDED_WAITING
@@ -380,7 +380,7 @@ def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
 def uninterrupted(lines: list[bytes]) -> Counter[str]:
     """Return the totals of one life without faults."""
     sources = Sources(Replayable(lines, Random(0)), None)
-    with Process(Commits(StoreSettings(None)), JOB, INITIAL, sources, pace=Pace(at_once=True)) as life:
+    with Process(Commits(StoreSettings(None)), JOB, INITIAL, sources, pace=Pace(sends_at_once=True)) as life:
         life.read_all()
         life.commits.totals.update(life.engine.step([], (END,), {}).counters)
     return life.commits.totals
@@ -532,7 +532,7 @@ def test_a_later_format_in_the_store_is_named_and_nothing_is_lost(
     format_key: bytes, folder: Path, expected_alerts: list[bytes]
 ) -> None:
     before: dict[bytes, bytes] = {}
-    with RocksStore(store_folder(folder / "job") / PART) as store:
+    with RocksStore(store_folder(folder / "job") / STORE_PART) as store:
         for key, data in list(store.scan(ALL_KEYS)):
             change = BY_KEY.get(key) if format_key in BY_KEY else BY_NAMESPACE.get(split_key(key).namespace)
             if change is not None and format_key in (key, split_key(key).namespace):
@@ -543,7 +543,7 @@ def test_a_later_format_in_the_store_is_named_and_nothing_is_lost(
     for _ in range(2):
         with pytest.raises(StateFormatError, match=r"format \d+, this build reads \d.*build that wrote it"):
             live(folder)
-    with RocksStore(store_folder(folder / "job") / PART) as store:
+    with RocksStore(store_folder(folder / "job") / STORE_PART) as store:
         for key, data in before.items():
             store.put(key, data)
         store.sync()

@@ -27,7 +27,7 @@ from cep.runners.embedded import waiting as waiting_module
 from cep.runners.embedded.engine import FIRED, Engine, StoredLastAlerts, Workers
 from cep.runners.embedded.pages import Shapes, stored_states
 from cep.runners.embedded.seen import ADDED_SEEN, SeenOfLevel
-from cep.runners.embedded.shares import Cache, Share
+from cep.runners.embedded.shares import PageSettings, Share
 from cep.runners.embedded.waiting import ADDED_WAITING, WaitingOfShare
 from cep.runners.handover.group_entries import EARLIER_SEEN, NEVER
 from cep.sinks.json_form import json_lines
@@ -60,7 +60,7 @@ def whole() -> tuple[Program, KeyedState]:
 
 
 def open_share(store: MemoryStore, bytes_max: int | None) -> Share:
-    return Share(JOB, range(JOB.groups_count), store, Shapes(store), Cache(16, bytes_max), 0, SeenOfLevel([], 1))
+    return Share(JOB, range(JOB.groups_count), store, Shapes(store), PageSettings(16, bytes_max), 0, SeenOfLevel([], 1))
 
 
 @pytest.mark.parametrize("open_min", [1, 6, 100])
@@ -306,7 +306,7 @@ def test_each_event_is_due_once_and_those_of_one_time_as_they_came(
     first = latest_ms = 0
     is_ordered = True
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(waiting_module, "_RUN_EVENTS_MAX", run_events)
+        patched.setattr(waiting_module, "_BLOCK_EVENTS_MAX", run_events)
         for step_number, (times, asked_ms, action) in enumerate(steps):
             due_ms = latest_ms = max(latest_ms, asked_ms)
             new = events(times, first) if times else None
@@ -342,7 +342,7 @@ def test_a_micro_batch_moves_little_of_what_waits(monkeypatch: pytest.MonkeyPatc
 
     share, random = fresh_share(), np.random.default_rng(1)
     size, waiting_count = 50, 20_000
-    monkeypatch.setattr(waiting_module, "_RUN_EVENTS_MAX", 4_096)
+    monkeypatch.setattr(waiting_module, "_BLOCK_EVENTS_MAX", 4_096)
     monkeypatch.setattr(EventBatch, "take", counting)
     due_count = 0
     for number in range(1_200):
@@ -352,8 +352,8 @@ def test_a_micro_batch_moves_little_of_what_waits(monkeypatch: pytest.MonkeyPatc
         due_count += 0 if released is None else len(released)
     assert due_count > 30_000
     assert moved < 1_200 * size * 25
-    assert len(share._ordered[0]) < 40
-    assert sum(len(run.events) for run in share._ordered[0]) < 3 * waiting_count
+    assert len(share._waiting[0]) < 40
+    assert sum(len(run.events) for run in share._waiting[0]) < 3 * waiting_count
 
 
 MANY = 50_000
@@ -381,7 +381,7 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
         Job(deployed.schema, deployed.key_domains, 8), tuple(record.to_json() for record in records), store, Workers(1)
     )
     lines = list(day()[:1_000])
-    engine._memory.put(
+    engine._last_alerts.put(
         dict.fromkeys(
             (("often_long", f"another {number}") for number in range(MANY)),
             (latest_ms(lines), 172_800_000, 2, NO_MEASURE),
@@ -400,16 +400,16 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
     assert sizes[0] > 30 * MANY, "all of it, once"
     assert all(size < 1_000 + 100 * count for size, count in zip(sizes[1:], alerts[1:], strict=True))
     assert sum(alerts[1:]) > 100
-    assert len(engine._memory.last) > MANY
-    last = dict(engine._memory.last)
+    assert len(engine._last_alerts.last) > MANY
+    last = dict(engine._last_alerts.last)
     engine.close()
     again = Engine(
         Job(deployed.schema, deployed.key_domains, 8), tuple(r.to_json() for r in records), store, Workers(1)
     )
     again.restore()
-    assert again._memory.last == last
+    assert again._last_alerts.last == last
     batch = WriteBatch()
-    again._memory.save(batch)
+    again._last_alerts.save(batch)
     assert len(batch) == 0, "all of it is in the store"
     again.close()
 

@@ -391,7 +391,7 @@ def test_what_spark_begins_with_is_whole(tmp_path: Path) -> None:
     segments = 0
     for group in range(8):
         group_state = group_beginning(checkpoint, begins, job, 0, group)
-        assert group_state.heads.keys() == group_state.over.keys()
+        assert group_state.heads.keys() == group_state.expiry_ms.keys()
         for page, head in group_state.heads.items():
             named = digests_of(decode_head(head, unread))
             assert {(page, number) for number in named} <= group_state.segments.keys()

@@ -1,6 +1,6 @@
 """The alerts of a job → each sink by itself, so that a sink that does not answer delays no other.
 
-A lane brings committed alerts to one sink, with a queue, a position and at most one delivery:
+A DeliveryQueue brings committed alerts to one sink. It has a position and at most one delivery:
 
     commits        1   2   3   4   5   6   7
     kafka:alerts   ─────────────────────▶ (6) [7]       has all up to 6, 7 is on its way
@@ -9,7 +9,7 @@ A lane brings committed alerts to one sink, with a queue, a position and at most
 Each commit stores the position of every sink and the number of its delivery, which a later process repeats with the
 same alerts (R2 of commit.py).
 
-SinkQueues bring alerts that wait for no commit: with `delivery = "at-least-once"`, or without a folder.
+DirectQueues bring alerts that wait for no commit: with `delivery = "at-least-once"`, or without a folder.
 
     micro-batch 7 ─┬─▶ kafka:alerts   7
                    └─▶ https://…      5 is on its way, 6 and 7 wait in memory
@@ -17,10 +17,10 @@ SinkQueues bring alerts that wait for no commit: with `delivery = "at-least-once
 A sink that answers has the alerts of a micro-batch before the next one begins. While alerts wait in memory, a job with
 a folder does not commit: after a crash it makes them again from its last commit.
 
-A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then (Sent), and
-sends each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal) gets all of them:
-some come twice, with the same ids. PostgreSQL ignores a repeated id.
-Tested by: tests/runners/embedded/test_lanes.py, tests/runners/embedded/test_commit.py,
+A job that goes back to a checkpoint or a changelog asks its sinks for the alerts that they got since then
+(RecalledIds), and sends each sink the others. A sink that cannot say what it has (a webhook, PostgreSQL, a terminal)
+gets all of them: some come twice, with the same ids. PostgreSQL ignores a repeated id.
+Tested by: tests/runners/embedded/test_queues.py, tests/runners/embedded/test_commit.py,
 tests/runners/embedded/test_outage.py.
 """
 
@@ -38,7 +38,7 @@ import orjson
 import pyarrow as pa
 
 from cep.base.limits import DELIVERY_ALERTS_MAX
-from cep.runners.embedded.commit_entries import SENT, LanePosition, Outgoing
+from cep.runners.embedded.commit_entries import SENT, Outgoing, SinkPosition
 from cep.runners.embedded.outlets import Outlet, Outlets
 from cep.runners.patience import ask_in_time
 from cep.sinks.base import RecallingSink
@@ -66,20 +66,20 @@ class Delivery:
 
     number: int
     last: int
-    done: Future[Sequence[str]]  # the place of the sink after the write
+    done: Future[Sequence[str]]  # the place in the sink, such as an offset, after the write
     changed: tuple[int, ...] = ()  # the commits whose changes go with it to the changelog
 
 
-class Lane:
+class DeliveryQueue:
     """One sink, the commits that it lacks in their order, and the delivery on its way to it. Use it from one thread."""
 
-    def __init__(self, outlet: Outlet, position: LanePosition, *, carries: bool) -> None:
+    def __init__(self, outlet: Outlet, position: SinkPosition, *, carries_changelog: bool) -> None:
         self.outlet = outlet
-        self.carries = carries  # True if its deliveries bring the changelog
+        self.carries_changelog = carries_changelog  # True if its deliveries contain the changes for the changelog
         self.places = position.places
         self.delivery: Delivery | None = None
         self.has_failed = False  # the delivery: only another start repeats it
-        self.size = 0
+        self.size = 0  # of all waiting commits
         self._waiting: deque[Waiting] = deque()
         self._thread = ThreadPoolExecutor(1, f"delivery to {outlet.name}")
 
@@ -110,7 +110,7 @@ class Lane:
         """Return the commits of the next delivery: all that wait, up to a limit of alerts."""
         commits, count = list[int](), 0
         for waiting in self._waiting:
-            if commits and count + waiting.size > DELIVERY_ALERTS_MAX and not self.carries:
+            if commits and count + waiting.size > DELIVERY_ALERTS_MAX and not self.carries_changelog:
                 break
             commits.append(waiting.commit)
             count += waiting.size
@@ -128,9 +128,9 @@ class Lane:
 
     def settle(self) -> tuple[Delivery, list[Waiting]]:
         """Note that the delivery is over. Return it with its commits. Raises: the error that ended it."""
-        assert self.delivery is not None, "there is one"
-        self.has_failed = True
-        self.places = self.delivery.done.result()
+        assert self.delivery is not None, "a delivery has begun"
+        self.has_failed = True  # stays True if the next line raises the error of the delivery
+        self.places = self.delivery.done.result()  # the place in the sink after the write
         self.has_failed = False
         delivery, self.delivery = self.delivery, None
         settled: list[Waiting] = []
@@ -139,44 +139,45 @@ class Lane:
         self.size -= sum(waiting.size for waiting in settled)
         return delivery, settled
 
-    def position(self, newest: int, planned: tuple[int, int] | None) -> LanePosition:
+    def position(self, newest: int, planned: tuple[int, int] | None) -> SinkPosition:
         """Return the position that commit `newest` stores. `planned`: number and last commit of a delivery after it."""
         number, last = planned or (None, None)
         if self.delivery is not None:
             number, last = self.delivery.number, self.delivery.last
         first = self._waiting[0] if self._waiting else Waiting(newest + 1, 0, 0)
-        return LanePosition(first.commit - 1, number, last, first.since_ms, tuple(self.places))
+        return SinkPosition(first.commit - 1, number, last, first.since_ms, tuple(self.places))
 
     def close(self, *, wait: bool) -> None:
         """End the thread; `wait`: once its delivery is over."""
         self._thread.shutdown(wait=wait)
 
 
-def lanes_of(
-    outlets: Sequence[Outlet], stored: Mapping[str, LanePosition], newest: int, *, has_changelog: bool
-) -> tuple[list[tuple[Lane, LanePosition]], set[str]]:
-    """Create a lane for each sink, with its stored position. Return them, and the names of stored sinks that are gone.
+def open_queues(
+    outlets: Sequence[Outlet], stored: Mapping[str, SinkPosition], newest: int, *, has_changelog: bool
+) -> tuple[list[tuple[DeliveryQueue, SinkPosition]], set[str]]:
+    """Create the delivery queue of each sink. Return them with the stored positions, and the names of removed sinks.
 
-    A sink that the job did not have before takes over the alerts that wait for the sinks that are gone.
+    A new sink takes over the alerts that wait for removed ones: then none is named. `newest`: the last commit.
     """
+    # An earlier build stored one position for all sinks, under "".
     gone = set() if "" in stored else stored.keys() - {outlet.name for outlet in outlets}
     oldest = min((stored[name].position for name in gone), default=newest)
-    started = LanePosition(min(oldest, newest), since_ms=int(time.time() * 1_000))
+    position_of_new = SinkPosition(min(oldest, newest), since_ms=int(time.time() * 1_000))
     is_new = False
-    lanes: list[tuple[Lane, LanePosition]] = []
+    queues: list[tuple[DeliveryQueue, SinkPosition]] = []
     for place, outlet in enumerate(outlets, 1):
         position = stored.get(outlet.name) or stored.get("")
         is_new = is_new or position is None
-        position = position or started
-        carries = has_changelog and place == len(outlets) and outlet.belongs is None
-        lanes.append((Lane(outlet, position, carries=carries), position))
-    return lanes, set() if is_new else set(gone)
+        position = position or position_of_new
+        carries_changelog = has_changelog and place == len(outlets) and outlet.takes_alerts  # Kafka is the last one
+        queues.append((DeliveryQueue(outlet, position, carries_changelog=carries_changelog), position))
+    return queues, set() if is_new else set(gone)
 
 
 _TURN_S = 1.0  # for a sink that answers; after it the job goes on without
 
 
-class _Sent(NamedTuple):
+class _Part(NamedTuple):
     """The part of a micro-batch for a sink, on its way: alerts or lines, bytes, the time (ms UTC), and its end."""
 
     size: int
@@ -186,98 +187,102 @@ class _Sent(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Line:
-    """One sink, and the parts that it does not have yet, the oldest first. `is_late`: it has missed its turn."""
+class _DirectQueue:
+    """One sink, and the parts that it does not have yet, the oldest first. `is_late`: it has not answered in time."""
 
     outlet: Outlet
     thread: ThreadPoolExecutor
-    parts: deque[_Sent] = field(default_factory=deque)
+    parts: deque[_Part] = field(default_factory=deque)
     is_late: bool = False
 
 
-class SinkQueues:
+class DirectQueues:
     """The deliveries of a job whose alerts wait for no commit. Use it from one thread. `count` counts taken alerts."""
 
     def __init__(self, outlets: Outlets, count: Callable[[Outlet, int], None]) -> None:
         self._outlets, self._count = outlets, count
-        self._lines = [_Line(outlet, ThreadPoolExecutor(1, f"delivery to {outlet.name}")) for outlet in outlets.all]
+        self._queues = [
+            _DirectQueue(outlet, ThreadPoolExecutor(1, f"delivery to {outlet.name}")) for outlet in outlets.all
+        ]
 
     def send(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
-        """Queue a micro-batch for all sinks at once, and wait for each as long as its turn lasts. Raises: SinkError."""
-        for line in self._lines:
-            content = line.outlet.content(alerts, lines)
+        """Queue a micro-batch for all sinks, and wait a moment for sinks that are not late yet. Raises: SinkError."""
+        for queue in self._queues:
+            content = queue.outlet.content(alerts, lines)
             if len(content):
                 bytes_count = content.nbytes if isinstance(content, pa.Table) else sum(map(len, content))
-                done = line.thread.submit(self._outlets.send, line.outlet, content, number)
-                line.parts.append(_Sent(len(content), bytes_count, int(time.time() * 1_000), done))
-        wait([line.parts[-1].done for line in self._lines if line.parts and not line.is_late], _TURN_S)
-        for line in self._lines:
-            line.is_late = bool(line.parts) and not line.parts[-1].done.done()
+                done = queue.thread.submit(self._outlets.send, queue.outlet, content, number)
+                queue.parts.append(_Part(len(content), bytes_count, int(time.time() * 1_000), done))
+        wait([queue.parts[-1].done for queue in self._queues if queue.parts and not queue.is_late], _TURN_S)
+        for queue in self._queues:
+            queue.is_late = bool(queue.parts) and not queue.parts[-1].done.done()
         self.finish()
 
     def finish(self) -> None:
         """Forget deliveries that are over. Raises: SinkError, also SinkAwayError once the job is to stop."""
-        for line in self._lines:
-            while line.parts and line.parts[0].done.done():
-                line.parts[0].done.result()
-                self._count(line.outlet, line.parts.popleft().size)
-            line.is_late = line.is_late and bool(line.parts)
+        for queue in self._queues:
+            while queue.parts and queue.parts[0].done.done():
+                queue.parts[0].done.result()
+                self._count(queue.outlet, queue.parts.popleft().size)
+            queue.is_late = queue.is_late and bool(queue.parts)
 
     @property
     def tasks(self) -> list[Future[None]]:
         """The delivery of each sink that is on its way."""
-        return [line.parts[0].done for line in self._lines if line.parts]
+        return [queue.parts[0].done for queue in self._queues if queue.parts]
 
     @property
     def undelivered_count(self) -> int:
         """The number of alerts and lines that some sink lacks."""
-        alerts = [_size(line) for line in self._lines if line.outlet.belongs is None]
-        lines = [_size(line) for line in self._lines if line.outlet.belongs is not None]
+        alerts = [_size(queue) for queue in self._queues if queue.outlet.takes_alerts]
+        lines = [_size(queue) for queue in self._queues if not queue.outlet.takes_alerts]
         return max(alerts, default=0) + max(lines, default=0)
 
     @property
     def undelivered_bytes(self) -> int:
         """The bytes of the parts that wait in memory."""
-        return sum(part.bytes for line in self._lines for part in line.parts)
+        return sum(part.bytes for queue in self._queues for part in queue.parts)
 
     @property
     def backlogs(self) -> dict[str, Backlog]:
         """The alerts that wait for each sink of alerts, by its name."""
         return {
-            line.outlet.name: Backlog(_size(line), line.parts[0].since_ms if line.parts else None)
-            for line in self._lines if line.outlet.belongs is None
+            queue.outlet.name: Backlog(_size(queue), queue.parts[0].since_ms if queue.parts else None)
+            for queue in self._queues if queue.outlet.takes_alerts
         }  # fmt: skip
 
     def close(self) -> None:
         """End the threads. Sinks that still have a delivery on its way are not closed."""
         if self.tasks:
-            self._outlets.left.set()
-        for line in self._lines:
-            line.thread.shutdown(wait=False)
+            self._outlets.left_unfinished.set()
+        for queue in self._queues:
+            queue.thread.shutdown(wait=False)
 
 
-def _size(line: _Line) -> int:
-    return sum(part.size for part in line.parts)
+def _size(queue: _DirectQueue) -> int:
+    return sum(part.size for part in queue.parts)
 
 
 @dataclass
-class Sent:
-    """The ids of the alerts that a sink has, by the name of the sink."""
+class RecalledIds:
+    """The ids of the alerts that a sink has though the job's restored state does not know of them, by sink."""
 
     ids: dict[str, set[str]] = field(default_factory=dict)
     is_new: bool = False
 
     @staticmethod
-    def stored(store: KeyedStore, names: Sequence[str]) -> Sent:
+    def stored(store: KeyedStore, names: Sequence[str]) -> RecalledIds:
         """Read the ids that `save` wrote, for the sinks of alerts with these `names`, in their order."""
         saved = orjson.loads(store.get(SENT) or b"{}")
         if isinstance(saved, list):  # an earlier build: ids that all sinks have
-            return Sent({name: set(saved) for name in names})
-        if "counts" in saved:  # a later one: by id, how many of the first sinks have it
+            return RecalledIds({name: set(saved) for name in names})
+        if "counts" in saved:  # a later build: by id, how many of the first sinks have it
             counts, sinks_count = saved["counts"], saved["sinks"]
             places = {name: place if len(names) == sinks_count else sinks_count - 1 for place, name in enumerate(names)}
-            return Sent({name: {i for i, count in counts.items() if count > place} for name, place in places.items()})
-        return Sent({name: set(ids) for name, ids in saved.items()})
+            return RecalledIds(
+                {name: {i for i, count in counts.items() if count > place} for name, place in places.items()}
+            )
+        return RecalledIds({name: set(ids) for name, ids in saved.items()})
 
     def save(self, batch: WriteBatch) -> None:
         """Store the ids, if they have changed."""
@@ -285,15 +290,15 @@ class Sent:
             batch.put(SENT, orjson.dumps({name: sorted(ids) for name, ids in sorted(self.ids.items())}))
             self.is_new = False
 
-    def recall(self, lanes: Sequence[Lane], after: dict[str, int], created_ms: int) -> int:
+    def recall(self, queues: Sequence[DeliveryQueue], after: dict[str, int], created_ms: int) -> int:
         """Ask each sink for its alerts after a number (RecallingSink). Return the highest number. Raises: SinkError."""
         newest = -1
-        places = [place for lane in lanes for place in lane.places if place]
-        for lane in lanes:
-            if isinstance(lane.outlet.sink, RecallingSink):
-                recalled = ask_in_time(partial(lane.outlet.sink.recall, after[lane.name], created_ms, places))
+        places = [place for queue in queues for place in queue.places if place]
+        for queue in queues:
+            if isinstance(queue.outlet.sink, RecallingSink):
+                recalled = ask_in_time(partial(queue.outlet.sink.recall, after[queue.name], created_ms, places))
                 newest = max(newest, recalled.number)
-                self.ids.setdefault(lane.name, set()).update(recalled.alert_ids)
+                self.ids.setdefault(queue.name, set()).update(recalled.alert_ids)
         self.is_new = True
         return newest
 

@@ -20,13 +20,13 @@ import pytest
 
 from cep.base.errors import SinkAwayError
 from cep.engine.alerts import NO_ALERTS
-from cep.runners.embedded import lanes as lanes_module
+from cep.runners.embedded import queues as queues_module
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.commit_entries import SENT, Head, parse_head
 from cep.runners.embedded.engine import Stepped
-from cep.runners.embedded.lanes import Sent
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
+from cep.runners.embedded.queues import RecalledIds
 from cep.runners.patience import Patience
 from cep.sinks.base import Recalled
 from cep.state.memory import MemoryStore
@@ -191,7 +191,7 @@ def test_sinks_that_fail_at_drawn_calls_have_all_alerts_in_their_order(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = Random(seed)
-    monkeypatch.setattr(lanes_module, "DELIVERY_ALERTS_MAX", chance.choice((3, 10, 20_000)))
+    monkeypatch.setattr(queues_module, "DELIVERY_ALERTS_MAX", chance.choice((3, 10, 20_000)))
     kinds = [chance.choice((Link, TellingLink)) for _ in range(chance.randrange(1, 5))]
     receivers, letters = [Receiver() for _ in kinds], Receiver()
     lost = 0
@@ -252,7 +252,7 @@ def test_a_sink_that_hangs_delays_no_other_and_gets_all_after_a_restart(tmp_path
         assert commits.deliveries.undelivered_count >= len(names)
         assert not commits.leave(job, job, first.outlets, 0.0), "the next start sends the rest"
         assert set(letters.names()) == set(lines)
-        (hook,) = [lane for lane in commits.deliveries.lanes if lane.name == "hook"]
+        (hook,) = [queue for queue in commits.deliveries.queues if queue.name == "hook"]
         gate.set()  # the request on its way arrives after all, without a note of it
         assert hook.delivery is not None
         hook.delivery.done.result(WAIT_S)
@@ -399,12 +399,12 @@ def table(*ids: str) -> pa.Table:
 
 
 def test_ids_that_a_commit_stores_are_those_of_each_sink() -> None:
-    sent, store, batch = Sent({"a": {"x", "y"}, "b": {"x"}}, is_new=True), MemoryStore(), WriteBatch()
+    sent, store, batch = RecalledIds({"a": {"x", "y"}, "b": {"x"}}, is_new=True), MemoryStore(), WriteBatch()
     sent.save(batch)
     store.write(batch)
     assert not sent.is_new
-    assert Sent.stored(store, ["b"]).ids == {"a": {"x", "y"}, "b": {"x"}}
-    assert Sent.stored(MemoryStore(), ["a"]).ids == {}
+    assert RecalledIds.stored(store, ["b"]).ids == {"a": {"x", "y"}, "b": {"x"}}
+    assert RecalledIds.stored(MemoryStore(), ["a"]).ids == {}
 
 
 def test_ids_that_an_earlier_build_has_stored() -> None:
@@ -412,15 +412,15 @@ def test_ids_that_an_earlier_build_has_stored() -> None:
     store, batch = MemoryStore(), WriteBatch()
     batch.put(SENT, b'["x"]')
     store.write(batch)
-    assert Sent.stored(store, ["a", "b"]).ids == {"a": {"x"}, "b": {"x"}}
+    assert RecalledIds.stored(store, ["a", "b"]).ids == {"a": {"x"}, "b": {"x"}}
     batch.put(SENT, b'{"sinks": 3, "counts": {"all": 3, "some": 1}}')
     store.write(batch)
-    assert Sent.stored(store, ["a", "b", "c"]).ids == {"a": {"all", "some"}, "b": {"all"}, "c": {"all"}}
-    assert Sent.stored(store, ["a", "b"]).ids == {"a": {"all"}, "b": {"all"}}
+    assert RecalledIds.stored(store, ["a", "b", "c"]).ids == {"a": {"all", "some"}, "b": {"all"}, "c": {"all"}}
+    assert RecalledIds.stored(store, ["a", "b"]).ids == {"a": {"all"}, "b": {"all"}}
 
 
 def test_each_sink_gets_the_alerts_that_it_lacks() -> None:
-    sent, alerts = Sent({"a": {"x", "y"}, "b": {"x"}}), table("x", "y", "z")
+    sent, alerts = RecalledIds({"a": {"x", "y"}, "b": {"x"}}), table("x", "y", "z")
     lacking = {name: sent.lacking(name, alerts)["alert_id"].to_pylist() for name in ("a", "b", "c")}
     assert lacking == {"a": ["z"], "b": ["y", "z"], "c": ["x", "y", "z"]}
     sent.settle("a", alerts)
