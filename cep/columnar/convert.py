@@ -47,17 +47,18 @@ def whole_numbers(source: pa.Array) -> pa.Array:
     data = np.append(data, np.uint8(0))
     last = np.maximum(offsets[1:] - 1, 0)
     pads = (data[last] == ord("=")).astype(np.int64) + (data[np.maximum(last - 1, 0)] == ord("=")) * (lengths > 1)
-    counts = lengths - pads
+    counts = lengths - pads  # characters of six bits each
     fits = (lengths % 4 == 0) & (counts >= 2) & (counts <= _CHARACTERS_MAX) & (pads <= 2)
-    bits, spare = np.zeros(len(lengths), np.uint64), 6 * counts % 8
+    bits, spare = np.zeros(len(lengths), np.uint64), 6 * counts % 8  # spare: last bits, which fill no byte
     for position in range(_CHARACTERS_MAX):
         value = _SIX_BITS[data[np.minimum(offsets[:-1] + position, len(data) - 1)]]
         is_used = position < counts
         fits &= ~is_used | (value >= 0)
-        step = np.where(position == counts - 1, 6 - spare, 6)
+        step = np.where(position == counts - 1, 6 - spare, 6)  # the bits that this character adds
         shifted = (bits << step.astype(np.uint64)) | (np.maximum(value, 0) >> (6 - step)).astype(np.uint64)
         bits = np.where(is_used & fits, shifted, bits)
     unused = (64 - 8 * (6 * counts // 8)).clip(0, 63)
+    # Left and back right by the unused bits, so that the sign bit of a shorter number fills them.
     numbers: Int64 = (bits << unused.astype(np.uint64)).view(np.int64) >> unused
     is_valid = fits & np.asarray(pc.is_valid(source))
     return pa.array(np.where(is_valid, numbers, 0), mask=~is_valid)
@@ -118,7 +119,7 @@ def plain_numbers(source: pa.Array, form: NumberForm) -> pa.Array:
     return pc.if_else(fits, bare, pa.scalar(None, source.type))
 
 
-def form_of(
+def guess_number_form(
     texts: Sequence[str], *, decimal: str = "", thousands: str = "", is_european: bool = False
 ) -> NumberForm | None:
     """Guess the decimal sign of numbers that are texts. None: the plain form, such as 1200.50.
@@ -129,9 +130,9 @@ def form_of(
     """
     numbers = [text.strip() for text in texts if _DIGIT.search(text)]
     if not (decimal or thousands) and all(map(_PLAIN.fullmatch, numbers)):
-        groups = [text for text in numbers if "." in text]
-        if not is_european or not groups or not all(map(_GROUPS.fullmatch, groups)):
-            return None
+        with_point = [text for text in numbers if "." in text]
+        if not is_european or not with_point or not all(map(_GROUPS.fullmatch, with_point)):
+            return None  # only `1.200` in a European file is in doubt: its point may separate thousands
     forms = [form for form in FORMS if form.decimal == (decimal or form.decimal)]
     forms = [form for form in forms if form.thousands == thousands] if thousands else forms
     counts = {form: sum(_matcher(form)(text) is not None for text in numbers) for form in forms}
@@ -147,7 +148,7 @@ def form_of(
             )
         best = [form for form in best if form.decimal == "."]
     others = [text for text in numbers if not (decimal or thousands) and not _matcher(best[0])(text)]
-    others = [text for text in others if any(_matcher(form)(text) for form in FORMS)]
+    others = [text for text in others if any(_matcher(form)(text) for form in FORMS)]  # numbers of other forms
     if others and not any(all(_matcher(form)(text) for text in others) for form in best):
         fitting = next(text for text in numbers if _matcher(best[0])(text))
         raise AmbiguousError(f"{others[0]} and {fitting} have different signs")
@@ -166,9 +167,9 @@ _US_MIN, _US_MAX = EVENT_TIME_MS_MIN * US_PER_MS, EVENT_TIME_MS_MAX * US_PER_MS 
 _FLOAT_UNITS_MAX = 2.0**53
 _SHOWN_CHARACTERS = 40
 # Possible error of sums of floats, in units; for large sums some of their last bits, never a visible part of a unit.
-_SLACK_UNITS = 1e-6
-_SLACK_SPACINGS = 8
-_SLACK_UNITS_MAX = 0.01
+_NOISE_UNITS = 1e-6
+_NOISE_SPACINGS = 8
+_NOISE_UNITS_MAX = 0.01
 _SINGLE_UNITS_MAX = 1.0  # between two float32: beyond, several numbers of units are the same float32
 # Numbers as text (JSON, CSV) with more digits than the field has: the 17 significant ones of a double fit from 0.001
 # on. One digit less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
@@ -263,6 +264,8 @@ def convert_us(source: pa.Array, written: Written | None = None) -> Converted:
 
 
 def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Array:
+    """Convert a column whose values are written in an unusual form: times, words for other texts, numbers with signs
+    of a country, or amounts in minor units (cents), as whole numbers or their bytes. These stay minor units here."""
     if type_.kind is Kind.TIME:
         return _time(source, type_, written)
     if written.words:
@@ -439,7 +442,8 @@ def _bool(source: pa.Array, type_: Type) -> pa.Array:
 
 
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
-    """Convert numbers and texts to whole units of a decimal's scale, null for values with more digits."""
+    """Convert numbers and texts to whole units of a decimal's scale, null for values with more digits. More are rounded
+    away only where the value was a double, by its noise: in a float column, WIDE_DECIMAL (JSON numbers), or a text."""
     if pa.types.is_temporal(source.type):
         return pa.nulls(len(source), pa.int64())
     if pa.types.is_floating(source.type):
@@ -448,7 +452,7 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
         return source.view(pa.int64())
     if pa.types.is_decimal128(source.type) and source.type.scale == type_.scale:
         return _units(source)
-    target = pa.decimal128(min(19 + type_.scale, 38), type_.scale)
+    target = pa.decimal128(min(19 + type_.scale, 38), type_.scale)  # an int64 has up to 19 digits
     is_text = _is_text(source.type)
     if source.type == WIDE_DECIMAL:
         return _units(_cast(_nearest_units(source, type_.scale), target))
@@ -483,16 +487,17 @@ def as_decimals(units: pa.Array, scale: int) -> pa.Array:
 
 
 def _nearest_units(source: pa.Array, scale: int) -> pa.Array:
-    """Round decimals to the scale. The result is null where rounding removes more than the noise of binary arithmetic.
+    """Round decimals that a producer has computed as doubles, such as 24.150000000000002, to the scale. The result is
+    null where rounding removes more than the noise of doubles. A unit is 10^-scale.
 
-    Above 2**53 units no double has them all, so a number there must be exact.
+    Above 2**53 units a double skips some whole numbers, so a number there must be exact.
     """
     fits = pc.less(pc.abs(source), pa.scalar(_ROUNDED_MAX, pa.decimal128(19, 0)))
     source = pc.if_else(fits, source, pa.scalar(None, source.type))
     rounded = pc.round(source, scale)
     lost = np.asarray(pc.subtract(source, rounded).cast(pa.float64()).fill_null(0.0)) * 10.0**scale
     units = np.asarray(rounded.cast(pa.float64()).fill_null(0.0)) * 10.0**scale
-    is_noise = (np.abs(lost) <= _slack(units)) & (np.abs(units) < _FLOAT_UNITS_MAX)
+    is_noise = (np.abs(lost) <= _noise_max(units)) & (np.abs(units) < _FLOAT_UNITS_MAX)
     return pc.if_else(pa.array(is_noise | (lost == 0.0)), rounded, pa.scalar(None, source.type))
 
 
@@ -502,32 +507,33 @@ def _decimal_from_float(source: pa.Array, scale: int) -> pa.Array:
     with np.errstate(invalid="ignore", over="ignore"):
         units = filled * 10.0**scale
         whole = np.rint(units)
-        fits = (np.abs(units - whole) <= _slack(units)) & (np.abs(whole) <= _FLOAT_UNITS_MAX)
+        fits = (np.abs(units - whole) <= _noise_max(units)) & (np.abs(whole) <= _FLOAT_UNITS_MAX)
         if not fits.all():
-            fits |= _is_single(filled, whole, scale, is_single=source.type != pa.float64())
+            fits |= _is_float32(filled, whole, scale, is_float32_column=source.type != pa.float64())
     return pa.array(np.where(fits, whole, 0).astype(np.int64), mask=~fits)
 
 
-def _is_single(
-    values: NDArray[np.float64], whole: NDArray[np.float64], scale: int, *, is_single: bool
+def _is_float32(
+    values: NDArray[np.float64], whole: NDArray[np.float64], scale: int, *, is_float32_column: bool
 ) -> NDArray[np.bool_]:
     """Mark the values that are the float32 nearest to a whole number of units, such as 0.1 read as 0.10000000149.
 
-    Avro and others give a float32 as a double. It counts while different numbers of units are different float32.
+    Avro and others give a float32 as a double, so a column of doubles may hold them: there a value is accepted only up
+    to the size at which two float32 side by side are at most a unit apart.
     """
     singles = values.astype(np.float32)
     nearest: NDArray[np.bool_] = (whole / 10.0**scale).astype(np.float32) == singles
-    if is_single:
+    if is_float32_column:
         nearest &= np.abs(whole) <= _FLOAT_UNITS_MAX
     else:
         nearest &= (singles == values) & (np.spacing(np.abs(singles)) * 10.0**scale <= _SINGLE_UNITS_MAX)
     return nearest
 
 
-def _slack(units: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how far from a whole number of units a double may be."""
-    noise: NDArray[np.float64] = _SLACK_SPACINGS * np.spacing(np.abs(units))
-    return np.clip(noise, _SLACK_UNITS, _SLACK_UNITS_MAX)
+def _noise_max(units: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far from a whole number of units a double may be by the noise of binary arithmetic."""
+    noise: NDArray[np.float64] = _NOISE_SPACINGS * np.spacing(np.abs(units))
+    return np.clip(noise, _NOISE_UNITS, _NOISE_UNITS_MAX)
 
 
 def _enum(source: pa.Array, type_: Type) -> pa.Array:
@@ -576,13 +582,14 @@ _INT64_MAX = 2**63 - 1
 def in_currencies(amounts: Converted, type_: Type, source: pa.Array | None) -> Converted:
     """Convert amounts in minor units to units of the field, by the currency of each amount in `source`.
 
-    1050 units of JPY, EUR and KWD are 1050, 10.50 and 1.050. Another currency, or too many digits, is a bad value.
+    1050 minor units are 1050 JPY, 10.50 EUR or 1.050 KWD. Another currency, or too many digits, is a bad value.
     """
     minor, is_valid = slot_values(amounts.values), np.asarray(pc.is_valid(amounts.values))
     codes = pa.nulls(len(minor), TEXT) if source is None else convert(source, Type(Kind.STRING)).values
     places = pc.index_in(pc.utf8_upper(pc.utf8_trim_whitespace(codes)), value_set=pa.array(_CODES, TEXT))
+    # An unknown currency takes the last entry of _DIGITS, a 0; its amount is bad anyway.
     shift = type_.scale - _DIGITS[slot_values(places.cast(pa.int64()).fill_null(-1))]
-    up, down = 10 ** np.maximum(shift, 0), 10 ** np.maximum(-shift, 0)
+    up, down = 10 ** np.maximum(shift, 0), 10 ** np.maximum(-shift, 0)  # factors, one of which is 1
     fits = np.asarray(pc.is_valid(places)) & (minor % down == 0) & (np.abs(minor) <= _INT64_MAX // up)
     bad = is_valid & ~fits
     units = pa.array(np.where(fits, minor // down * up, 0), mask=~(is_valid & fits))

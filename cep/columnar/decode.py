@@ -139,7 +139,8 @@ def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN)
 
 
 def json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventRows:
-    """Decode JSON records like `decode_json`, for one view. Return the events with the rows of their records."""
+    """Decode JSON records as the events of one view (one of several events that a record becomes). Return the events
+    with the rows of their records. Records that are not objects are rejected, with their reason."""
     large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
     good, broken = parse_json(schema, large, mapping)
     parts = [
@@ -186,7 +187,9 @@ def decode_table(
 def decode_rows(
     schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping, strays: Strays
 ) -> EventRows:
-    """Decode rows of a table like `decode_table`, for one view. Return the events with the rows of their records."""
+    """Decode rows of a table as the events of one view (one of several events that a record becomes). Return the events
+    with the rows of their records. `show(row)` is the text of a rejected record. `strays` are values that could not be
+    read: null in the table, as text by field and row."""
     columns: Mapping[str, pa.Array] = columns_of(table)
     if not mapping.is_plain:
         columns = mapping.arrays(schema, columns, table.num_rows)
@@ -197,19 +200,21 @@ def decode_rows(
         repaired = without_broken_texts({name: column for name, column in columns.items() if name in paths})
         if repaired is None:
             return _decode_halves(schema, table, show, mapping, error)
-        columns = {**columns, **repaired[0]}
-        strays = repaired[1]
+        repaired_columns, strays = repaired
+        columns = {**columns, **repaired_columns}
     return _decode(schema, table.num_rows, columns, show, mapping, strays)
 
 
 def events_of_views(
     schema: Schema, mapping: FieldMapping, decode: Callable[[FieldMapping], EventRows]
 ) -> tuple[Decoded, NDArray[np.int64], NDArray[np.int64]]:
-    """Decode each view of the records. Return events in the order of records, their rows and views: int64[N] both."""
+    """Decode each view of the records: a view is one of several events that the mapping makes of a record. Return
+    events in the order of records, their rows and the numbers of their views: int64[N] both."""
     if not mapping.has_views:
         decoded, rows = decode(mapping)
         return decoded, rows, np.zeros(len(rows), np.int64)
     parts = [decode(view) for view in mapping.views]
+    # Every view rejects an unreadable record; only the first one reports it.
     already_set_aside = {poison.record for poison in parts[0][0].poison if poison.code == _UNREADABLE}
     for view, (each, rows) in enumerate(parts[1:], 1):
         poison = tuple(p for p in each.poison if p.code != _UNREADABLE or p.record not in already_set_aside)
@@ -241,7 +246,7 @@ def _decode(
     """Decode columns; return the events with their rows. `strays` are values that are null in the columns."""
     places = np.arange(rows)
     if mapping.needs:
-        places, source_columns, strays = _of_view(rows, source_columns, mapping, strays)
+        places, source_columns, strays = _rows_of_view(rows, source_columns, mapping, strays)
         rows, show = len(places), partial(_shown_at, show, places)
     event_type, verdict = _event_types(schema, source_columns.get(TYPE_FIELD), rows)
     verdict.reject_strays(schema, event_type, strays)
@@ -310,10 +315,11 @@ def _declared(
     return filled
 
 
-def _of_view(
+def _rows_of_view(
     rows: int, source_columns: Mapping[str, pa.Array], mapping: FieldMapping, strays: Strays
 ) -> tuple[NDArray[np.int64], Mapping[str, pa.Array], Strays]:
-    """Choose the records that have a value in a field that the view needs: their rows, columns and strays."""
+    """Choose the records that have a value in a field that the view needs: their rows, columns and strays (values that
+    could not be read, as text by field and row, null in the columns)."""
     has_value = np.zeros(rows, bool)
     for name in mapping.needs:
         if name in source_columns:
@@ -448,9 +454,9 @@ def _of_field(name: str, reason: Callable[[int], str], row: int) -> str:
 def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
     """Return the code of each record's event type, int16[N], and a verdict that refuses records of unknown types."""
     verdict = _Verdict(rows)
-    # A record that names no type is of the only one that comes from sources.
+    # If only one type comes from sources (others are derived), a record without a type is of that one.
     source_codes, single = schema.source_codes, len(schema.source_codes) == 1
-    if column is None or TYPE_FIELD in schema.columns():
+    if column is None or TYPE_FIELD in schema.columns():  # a declared field of this name is data and names no type
         if not single:
             verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
         return np.full(rows, source_codes[0] if single else 0, np.int16), verdict

@@ -37,7 +37,8 @@ E = TypeVar("E", Decoded, EventBatch)
 
 
 def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E, key: str = "") -> E:
-    """Add the columns KEYS and CONTENT to decoded events. Cost: a pass over each column that has values.
+    """Add two columns of digests to decoded events, by which a job finds repeated events: KEYS (of type and key fields)
+    and CONTENT (of all fields). `domains` are the tuples of key fields. Cost: a pass over each column with values.
 
     `key`: hex of 16 bytes; empty for the digests that an earlier build has stored, which anyone can compute.
     """
@@ -51,7 +52,7 @@ def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E,
     content = keys.copy()
     add_numbers(read_only(decoded.time_ms), _ALL_VALID, 0, salts[_TIME], content)
     if decoded.order is not None and (us := np.ascontiguousarray(decoded.order[:, ORDER_US])).any():
-        # An event of a whole millisecond has one digest, whether or not its batch has an order table.
+        # Zero microseconds add nothing: the digest is the same whether or not the batch has an order table.
         has_us = read_only(np.packbits(us != 0, bitorder="little"))
         add_numbers(read_only(us), has_us, 0, salts[_MICROSECONDS], content)
     for name, column in decoded.columns.items():
@@ -70,7 +71,8 @@ def without_digests(batch: EventBatch) -> EventBatch:
 
 @lru_cache(_SALTS_CACHED)
 def _salts(names: tuple[str, ...], key: str) -> UInt64:
-    """Compute a salt for each name: uint64[N, 3], read-only. The third word is 0 without a key."""
+    """Compute a salt for each name of a field or type, so that equal values of two fields have different digests:
+    uint64[N, 3], read-only. `key`: hex; without one the salts are plain hashes of two words, and the third is 0."""
     salts = np.zeros((len(names), _SALT_WORDS), np.uint64)
     if key:
         for number, name in enumerate(names):

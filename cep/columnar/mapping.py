@@ -201,7 +201,8 @@ class FieldMapping:
         return tuple(dict.fromkeys(path[0] for each in self.views for path in each.paths(schema).values()))
 
     def written(self, name: str, kind: Kind) -> Written | None:
-        """Return how the source writes the values of a field, None for the usual forms."""
+        """Return how the source writes the values of a field, None for the usual forms: times, words that stand for
+        values, numbers with signs of a country, or amounts in minor units (cents)."""
         if kind is Kind.TIME and self.time != Written():
             return self.time
         words = tuple((value, word) for field_name, value, word in self.values if field_name == name)
@@ -294,7 +295,8 @@ def mapping_of(
     columns: Sequence[str] = (), fixed: Sequence[str] = (), minor: Sequence[str] = (), time: Written | None = None,
     file: FileForm | None = None, values: Sequence[str] = (),
 ) -> FieldMapping:  # fmt: skip
-    """Build a mapping from flags: field=path, field=value, fields in minor units, … Raises: UsageError."""
+    """Build a mapping from flags: `columns` field=path, `fixed` field=value, `minor` fields in cents, each perhaps with
+    the field of its currency, `time`: how times are written, `values` field.value=word. Raises: UsageError."""
     paths = tuple((name, _path(name, text)) for name, text in _pairs(columns, "--columns", "FIELD=PATH"))
     constants = tuple(_pairs(fixed, "--fixed", "FIELD=VALUE"))
     fixed_and_read = [name for name in dict(paths) if name in dict(constants)]
@@ -317,10 +319,10 @@ def mapping_of(
         hint = hint_at_nearest(written.zone, zoneinfo.available_timezones(), "; did you mean {}?")
         raise UsageError(f"{written.zone} is no time zone{hint or ', such as UTC or Europe/Berlin'}")
     parts = [text.partition(":") for text in minor]
-    for name, sign, by in parts:
-        if not name or (sign and not by):
-            raise UsageError(f"--minor {name}{sign}: write FIELD, FIELD:CURRENCY or FIELD:{BYTES}")
-    minor_by = tuple((name, by) for name, _, by in parts if by)
+    for name, colon, currency_field in parts:
+        if not name or (colon and not currency_field):
+            raise UsageError(f"--minor {name}{colon}: write FIELD, FIELD:CURRENCY or FIELD:{BYTES}")
+    minor_by = tuple((name, currency_field) for name, _, currency_field in parts if currency_field)
     names = tuple(name for name, _, _ in parts)
     words = tuple(_word(name, word) for name, word in _pairs(values, "--values", _VALUES_FORM))
     return FieldMapping(paths, constants, names, written, file=file or AS_WRITTEN, minor_by=minor_by, values=words)

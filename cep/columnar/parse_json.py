@@ -211,7 +211,7 @@ def _parse(
                 blocks += [part for part in parts if len(part)]
             continue
         if broken or strays:
-            rest = _peeled(schema, block, mapping, reject)
+            rest = _without_first_poison(schema, block, mapping, reject)
             if rest is not None:
                 blocks += rest
                 continue
@@ -250,16 +250,18 @@ def _too_long(block: pa.Array) -> int | None:
     return int(places[0]) if len(places) else None
 
 
-def _peeled(
+def _without_first_poison(
     schema: Schema, block: _Block, mapping: FieldMapping, reject: Callable[[_Block, int, Exception], None]
 ) -> list[_Block] | None:
-    """Set first records aside while most of them are poison. Return the remaining blocks; None if all records stay.
+    """Reject the first records of a block while most of them are poison (records that cannot be parsed). Return the
+    remaining blocks; None if all records stay.
 
     A sender of many poison records makes a job work for each of them, and parsing each alone is the cheapest way.
     """
     position, good_count = 0, 0
     poison: list[int] = []
     while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:
+        # Pass over the next records that certainly parse.
         position += plain_rows(_plain_shape(schema, mapping), block.records.slice(position))
         if position == len(block) or good_count > len(poison):
             break
@@ -326,7 +328,8 @@ def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Record
 
 
 def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
-    """Find the fields that a record writes in an unusual kind, such as a number for a text, with the type to read."""
+    """Find the fields that a record writes in an unusual kind, such as a number for a text, with the type to read them.
+    Arrow needs one type for a field in all records of a block, and the first record of a block decides."""
     try:
         sample = orjson.loads(record)
     except orjson.JSONDecodeError:
@@ -341,16 +344,15 @@ def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> froz
         value = mapping.value(sample, name)
         if isinstance(value, str | int | float) and type(value) not in _USUAL_VALUES[type_.kind]:
             is_time = type_.kind is Kind.TIME and not isinstance(value, str | bool)
-            is_exact = is_time and (mapping.time.unit or isinstance(value, float))
-            types[name] = TIME_NUMBER if is_exact else _VALUE_TYPES[type(value)]
+            may_have_fraction = is_time and (mapping.time.unit or isinstance(value, float))
+            types[name] = TIME_NUMBER if may_have_fraction else _VALUE_TYPES[type(value)]
     return frozenset(types.items())
 
 
 def _is_whole_number(record: bytes, path: tuple[str, ...]) -> bool:
     try:
-        column = (
-            pj.open_json(pa.py_buffer(record), parse_options=_reading({path: pa.int64()})).read_next_batch().column(0)
-        )
+        options = _reading({path: pa.int64()})
+        column = pj.open_json(pa.py_buffer(record), parse_options=options).read_next_batch().column(0)
     except pa.ArrowInvalid:
         return False
     for name in path[1:]:
@@ -374,17 +376,19 @@ def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
 def _parse_options(
     schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
 ) -> pj.ParseOptions:
-    """Return the parser's options: a type for each field. Fields in `numbers` have the type given there."""
+    """Return the parser's options: a type for each field. Fields in `numbers` have the type given there. `exact`: the
+    decimals have only the digits of their type; otherwise they may have the many digits of a double (WIDE_DECIMAL)."""
     types: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
     read_as = dict(numbers)
     for name, type_ in schema.columns().items():
         if name in read_as:
             types[name] = read_as[name]
         elif type_.kind is Kind.DECIMAL and not mapping.has_bytes(name):
-            scale = 0 if name in mapping.minor else type_.scale
+            scale = 0 if name in mapping.minor else type_.scale  # minor units (cents) are whole numbers
             types[name] = pa.decimal128(18 + type_.scale, scale) if exact else WIDE_DECIMAL
         else:
             types[name] = _JSON_TYPES.get(type_.kind, TEXT)
+    # Reversed and back: of several fields with one path, the first one decides the type, in the order of the fields.
     shape = {path: types[name] for name, path in reversed(mapping.paths(schema).items())}
     return _reading(dict(reversed(shape.items())))
 

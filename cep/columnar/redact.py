@@ -40,6 +40,7 @@ def shown_keys(schema: Schema, keys: Mapping[str, Sequence[str]]) -> dict[str, l
 
 
 def _reason(poison: Poison) -> str:
+    """Return the reason of a rejection without the values that it quotes, which may be protected."""
     if len(poison.bad_values) > 1:  # each of several reasons may quote a value
         return "; ".join(f"field `{name}`: {code}" for code, name in poison.bad_values)
     if poison.code in _NO_VALUE:
@@ -50,7 +51,7 @@ def _reason(poison: Poison) -> str:
         return "the record cannot be read; what it has is not shown, for it may have a protected value"
     quoted = _QUOTED.fullmatch(poison.reason)
     if quoted is not None:
-        return f"{quoted[1]}what it has{quoted[2]}"
+        return f"{quoted[1]}what it has{quoted[2]}"  # in place of the value
     return "the event type is not one of the schema's" if poison.code == "unknown_event_type" else poison.code
 
 

@@ -54,7 +54,8 @@ class _Twice:
 
 
 def mended(record: bytes, row: int, schema: Schema, mapping: FieldMapping) -> Mended | None:
-    """Take the stray values out of a JSON record in Python, because few have any; None if it is not one JSON object."""
+    """Read a JSON record again in Python, as few need it, and take out its stray values, which do not fit the type of
+    their field, so that the rest can be parsed in a block. None if the record is not one JSON object."""
     try:
         # A byte that is not UTF-8 becomes half of a surrogate pair, which no valid text has.
         text = record.decode("utf-8", "surrogateescape")
@@ -72,7 +73,7 @@ def mended(record: bytes, row: int, schema: Schema, mapping: FieldMapping) -> Me
             continue
         type_ = types.get(name)
         if isinstance(value, str) and type_ is not None and type_.kind is Kind.DECIMAL:
-            value = value.strip()  # the parser of blocks takes no blanks around a number
+            value = value.strip()  # Arrow's parser of blocks refuses blanks around a number
         if not _fits(value, type_):
             strays[name] = _shown(value)
             continue
@@ -180,7 +181,7 @@ def _is_decimal(number: str, type_: pa.Decimal128Type) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """Show a stray value in a message: its text, or its kind if it is a container."""
+    """Show a stray value (one that does not fit its field) in a message: its text, or its kind if it is a container."""
     if isinstance(value, _Number):
         return repr(value.text[:_SHOWN_CHARACTERS])
     if isinstance(value, str):
@@ -189,6 +190,6 @@ def _shown(value: Any) -> str:
         return f"'{value.decode('utf-8', 'backslashreplace')[:_SHOWN_CHARACTERS]}'"
     if isinstance(value, float):
         return "NaN or an infinite number"
-    if isinstance(value, _Twice):
+    if isinstance(value, _Twice):  # the record has the field twice
         return "one of two values"
     return "an array" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)

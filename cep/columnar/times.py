@@ -30,7 +30,7 @@ from cep.base.text import utc_ms
 TIME_UNITS = ("s", "ms", "us", "ns")
 INT96_UNIT = "us"  # of times of old Parquet files: in nanoseconds, 9999-12-31 would be a day of 1816
 # Numbers as text that may be times without a unit: from the second day of 1970 on, in milliseconds.
-_TEXT_MS_LEAST = 100_000_000
+_TEXT_MS_MIN = 100_000_000
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _US_MIN, _US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
 _DAY_US, _QUARTER_US = 86_400_000_000, 900_000_000
@@ -38,7 +38,7 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 of local times
 _TABLE_END_US = 2_114_380_800_000_000  # 2037-01-01; the tables of zones end within this year
 _ZONES_MAX = 1_000  # different zones that the texts of a column name; the database has fewer
 
-_SKIPPED: ContextVar[list[int] | None] = ContextVar("skipped_times", default=None)
+_SKIPPED_COUNTS: ContextVar[list[int] | None] = ContextVar("skipped_times", default=None)
 
 _UTC, _NAIVE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 _TIME = r"(?P<H>[01]\d|2[0-3])(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,](?P<f>\d+))?)?)?"
@@ -101,11 +101,11 @@ _SHORT_FORMS = {"F": "%Y-%m-%d", "T": "%H:%M:%S", "R": "%H:%M", "D": "%m/%d/%y"}
 def counting_skipped() -> Iterator[list[int]]:
     """Collect counts of local times that clocks skip and that this thread reads inside the block."""
     counts: list[int] = []
-    token = _SKIPPED.set(counts)
+    token = _SKIPPED_COUNTS.set(counts)
     try:
         yield counts
     finally:
-        _SKIPPED.reset(token)
+        _SKIPPED_COUNTS.reset(token)
 
 
 def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -> pa.Array:
@@ -214,24 +214,25 @@ def _of_doubles(source: pa.Array, unit: str) -> pa.Array:
     return _masked(units * ticks + np.rint((values - whole) * ticks).astype(np.int64), fits, None)
 
 
-def _of_numbers(texts: pa.Array, unit: str, least: int) -> pa.Array:
-    """Convert numbers in texts to microseconds, exactly; null for other texts and for numbers below `least`."""
+def _of_numbers(texts: pa.Array, unit: str, number_min: int) -> pa.Array:
+    """Convert numbers in texts to microseconds, exactly; null for other texts and for numbers below `number_min`, which
+    are hardly times. `part` is the fraction in billionths of a unit; -1.25 becomes -2 and a part of 0.75."""
     parts = pc.extract_regex(texts, _NUMBER)
     is_number = np.asarray(pc.is_valid(parts))
     whole = _int_of(pc.struct_field(parts, ["whole"]), is_number, "0")
-    fits = is_number & (np.abs(whole) >= least)
+    fits = is_number & (np.abs(whole) >= number_min)
     part = _fraction(pc.struct_field(parts, ["part"]), is_number, 9)
     is_negative = _equal(pc.struct_field(parts, ["sign"]), "-")
     whole = np.where(is_negative, -whole - (part > 0), whole)
     part = np.where(is_negative & (part > 0), 1_000_000_000 - part, part)
     scaled = _scaled(pa.array(whole, mask=~fits), unit)
-    rest = part // {"s": 1_000, "ms": 1_000_000}.get(unit, 1_000_000_000)
-    numbers = pc.add(scaled, pa.array(rest))
+    part_us = part // {"s": 1_000, "ms": 1_000_000}.get(unit, 1_000_000_000)  # 0 in units of a microsecond or less
+    numbers = pc.add(scaled, pa.array(part_us))
     has_power = pc.match_substring_regex(texts, _POWER)
     if not pc.any(has_power).as_py():
         return numbers
     doubles = pc.if_else(has_power, texts, pa.scalar(None, texts.type)).cast(pa.float64())
-    doubles = pc.if_else(pc.greater_equal(pc.abs(doubles), float(least)), doubles, pa.scalar(None, pa.float64()))
+    doubles = pc.if_else(pc.greater_equal(pc.abs(doubles), float(number_min)), doubles, pa.scalar(None, pa.float64()))
     return pc.coalesce(numbers, _of_doubles(doubles, unit))
 
 
@@ -239,7 +240,8 @@ def _of_numbers(texts: pa.Array, unit: str, least: int) -> pa.Array:
 
 
 def _of_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
-    """Convert times in texts to microseconds: one usual form for the whole column, otherwise form by form."""
+    """Convert times in texts to microseconds: one usual form for the whole column, otherwise form by form. Numbers are
+    times since 1970 in `unit`; without a unit they are ms, and only large ones count: a small one is hardly a time."""
     with suppress(pa.ArrowInvalid):
         return source.cast(_UTC).cast(pa.int64())
     with suppress(pa.ArrowInvalid):
@@ -252,7 +254,7 @@ def _of_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
         times = pa.nulls(len(source), pa.int64())
     rows = np.flatnonzero(np.asarray(pc.is_null(times)) & np.asarray(pc.is_valid(source)))
     texts = pc.utf8_trim_whitespace(source.take(pa.array(rows)))
-    others = _of_numbers(texts, unit or "ms", 0 if unit else _TEXT_MS_LEAST)
+    others = _of_numbers(texts, unit or "ms", 0 if unit else _TEXT_MS_MIN)
     for _, pattern, _ in TIME_FORMS:
         others = pc.coalesce(others, _of_pattern(texts, f"^(?:{pattern})$", zone))
     return pc.replace_with_mask(times, _mask(rows, len(source)), others)
@@ -290,7 +292,7 @@ def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
     if has_offset.all():
         return times
     without_offset = pc.if_else(pa.array(has_offset), pa.scalar(None, pa.int64()), local)
-    return pc.if_else(pa.array(has_offset), times, _of_places(without_offset.cast(_NAIVE), groups, zone))
+    return pc.if_else(pa.array(has_offset), times, _in_named_zones(without_offset.cast(_NAIVE), groups, zone))
 
 
 def _number(groups: dict[str, pa.Array], name: str, fits: NDArray[np.bool_], default: str = "0") -> NDArray[np.int64]:
@@ -364,8 +366,9 @@ def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDAr
     return offset_us, np.asarray(pc.not_equal(texts, "")) | ~fits
 
 
-def _of_places(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Array:
-    """Convert local times to UTC, by the zone that a text names or by `zone`."""
+def _in_named_zones(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Array:
+    """Convert local times to UTC, by the zone that a text names or by `zone`. The group `zone` is a name in brackets,
+    as in `[Europe/Zurich]`, the group `place` one without."""
     if "zone" not in groups:
         return _local(local, zone)
     named = pc.if_else(pc.equal(groups["zone"], ""), groups["place"], groups["zone"])
@@ -397,7 +400,8 @@ def _local(local: pa.Array, zone: str) -> pa.Array:
 
 
 def _by_table(local: pa.Array, zone: str) -> pa.Array:
-    """Convert local times to UTC by Arrow's zone tables. A skipped time keeps the offset before it."""
+    """Convert local times to UTC by Arrow's zone tables. A skipped time, which clocks jump over in spring, keeps the
+    offset before it, and is counted for a warning; after the end of the tables `_by_rule` counts."""
     try:
         return pc.assume_timezone(local, zone, ambiguous="earliest").cast(pa.int64())
     except pa.ArrowInvalid:
@@ -405,7 +409,7 @@ def _by_table(local: pa.Array, zone: str) -> pa.Array:
     after = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
     offset_us = pc.subtract(pc.local_timestamp(before).cast(pa.int64()), before.cast(pa.int64()))
     by_offset = pc.subtract(local.cast(pa.int64()), offset_us)
-    counts = _SKIPPED.get()
+    counts = _SKIPPED_COUNTS.get()
     if counts is not None:
         has_table = pc.less(local.cast(pa.int64()), _TABLE_END_US)
         counts.append(pc.sum(pc.and_(has_table, pc.not_equal(before, after))).as_py() or 0)
@@ -415,7 +419,8 @@ def _by_table(local: pa.Array, zone: str) -> pa.Array:
 def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
     """Correct times after the end of Arrow's zone tables, where it knows no summer time: `zoneinfo` has the rule.
 
-    It is called once for each quarter of an hour that occurs; all clocks change at the start of one.
+    It is asked once for each quarter of an hour that occurs, as all clocks change at the start of one. Skipped local
+    times, which clocks jump over in spring, are counted for a warning.
     """
     try:
         place = zoneinfo.ZoneInfo(zone)
@@ -425,7 +430,7 @@ def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
     rows = np.flatnonzero(local_us >= _TABLE_END_US)
     quarters, places = np.unique(local_us[rows] // _QUARTER_US, return_inverse=True)
     starts = [_EPOCH + timedelta(microseconds=q * _QUARTER_US) for q in quarters.tolist()]
-    counts = _SKIPPED.get()
+    counts = _SKIPPED_COUNTS.get()
     if counts is not None:
         is_skipped = np.array([_is_skipped(start.replace(tzinfo=place)) for start in starts], bool)
         valid = np.asarray(pc.is_valid(times))[rows]

@@ -40,7 +40,7 @@ def check_records(records: Records, schema: Schema) -> list[str]:
     forms: dict[str, list[Path]] = {}
     for path in records.paths:
         sample = list(islice(first_records(path, schema, records.mapping), RECORDS_LOOKED_AT))
-        files = list(_other_files(path, schema, records.mapping, forms))
+        files = list(_tables_at(path, schema, records.mapping, forms))
         for view in records.mapping.views if sample else ():
             _check_columns(path, [*sample, *(dict.fromkeys(names) for _, names, _ in files)], schema, view)
             for file, _, rows in files:
@@ -52,18 +52,18 @@ def check_records(records: Records, schema: Schema) -> list[str]:
     return [f"{files}: {form}; flags such as --delimiter say otherwise" for form, files in shown.items()]
 
 
-def _other_files(
+def _tables_at(
     path: Path, schema: Schema, mapping: FieldMapping, forms: dict[str, list[Path]]
 ) -> Iterator[tuple[Path, Sequence[str], Sequence[Mapping[str, Any]]]]:
-    """Yield (file, names, first rows) of each table at a path; the rows are empty for the first table. `forms` collects
-    the unusual forms of CSV, each with its files."""
+    """Yield (file, names of columns, first rows) of each table at a path. The rows of the first table are left out: the
+    caller has read them as a sample. `forms` collects the unusual forms of CSV (signs, encoding), with their files."""
     kind = kind_of(path)
     for number, file in enumerate(files_of(path) if kind != "json" else ()):
         with guarded(file, schema):
             table = open_table(file, path, kind, mapping.file)
-            fitted = table.mapping(schema, mapping)
-            yield file, table.names, table.first_rows() if number else ()
-        if table.csv is not None and (form := shown_form(fitted.file)):
+            file_mapping = table.mapping(schema, mapping)
+            yield file, table.names, table.first_rows() if number > 0 else ()
+        if table.csv is not None and (form := shown_form(file_mapping.file)):
             forms.setdefault(form, []).append(file)
 
 

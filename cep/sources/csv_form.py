@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from cep.base.errors import InputError
-from cep.columnar.convert import AmbiguousError, form_of
+from cep.columnar.convert import AmbiguousError, guess_number_form
 from cep.columnar.mapping import FileForm
 from cep.sources.inputs import UnpackedFile
 
@@ -38,8 +38,8 @@ _EUROPEAN = ";\t"
 class CsvFile:
     """A CSV file and the results of its inspection.
 
-    `form` has all signs except those of numbers, `names` are the unique names of its columns, `lines_before` counts the
-    lines before the first record, and `records` are the first records.
+    `form` has its delimiter, quote and encoding; the decimal and thousands signs come from `with_numbers`. `names` are
+    the unique names of its columns, `lines_before` counts the lines before the first of its `records`, which are some.
     """
 
     path: Path
@@ -50,13 +50,13 @@ class CsvFile:
     is_empty: bool
 
     def with_numbers(self, names: Iterable[str]) -> FileForm:
-        """Return the form with the decimal sign of the numbers in these columns. Raises: InputError if either sign
-        fits."""
+        """Return the form (delimiter, quote, …) with the decimal and thousands signs that the numbers of these columns
+        have in the first records. Raises: InputError if `1,234` may be two numbers."""
         columns = [self.names.index(name) for name in names if name in self.names]
-        texts = [record[place] for record in self.records for place in columns if place < len(record)]
+        texts = [record[column] for record in self.records for column in columns if column < len(record)]
         form = self.form
         try:
-            numbers = form_of(
+            numbers = guess_number_form(
                 texts, decimal=form.decimal, thousands=form.thousands, is_european=form.delimiter in _EUROPEAN
             )
         except AmbiguousError as error:
@@ -156,7 +156,7 @@ def _quote(text: str) -> str:
 
 def _delimiter(text: str, quote: str) -> str:
     """Choose the delimiter that gives the most fields per line, with the same number on nearly every line."""
-    best, best_score = ",", (0.0, 1)
+    best, best_score = ",", (0.0, 1)  # share of rows that have as many fields as the first one; this number of fields
     for sign in _DELIMITERS:
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=sign, quotechar=quote)
         try:
@@ -164,7 +164,7 @@ def _delimiter(text: str, quote: str) -> str:
         except csv.Error:
             continue
         if 2 < len(lengths) <= _RECORDS:
-            lengths.pop()
+            lengths.pop()  # the text is only the beginning of a file, and may end inside its last row
         if not lengths or lengths[0] < 2:
             continue
         score = (round(lengths.count(lengths[0]) / len(lengths), 1), lengths[0])

@@ -67,15 +67,17 @@ def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> Ke
 def _read_file(
     file: Path, folder: Path, kind: str, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping
 ) -> Decoded:
-    """Read the records of one file that may have the key, and decode them."""
+    """Read the records of one file that may have the key, and decode them. Most lines of JSON are skipped undecoded, if
+    they lack the texts of the key's fields in each view (one of several events that a record becomes)."""
     with guarded(file, schema):
         if kind == "json":
-            fitted = mapping.with_folders(schema, folder_values(file))
-            lines = list(_lines_with(file, folder, [_written_parts(schema, domain, key, v) for v in fitted.views]))
-            return decode_json(schema, pa.array(lines, pa.large_binary()), fitted)
+            file_mapping = mapping.with_folders(schema, folder_values(file))
+            key_texts = [_written_parts(schema, domain, key, view) for view in file_mapping.views]
+            lines = list(_lines_with(file, folder, key_texts))
+            return decode_json(schema, pa.array(lines, pa.large_binary()), file_mapping)
         table = open_table(file, folder, kind, mapping.file)
-        fitted = table.mapping(schema, mapping)
-        return _decoded_rows(table, schema, fitted, _column_parts(schema, domain, key, fitted))
+        file_mapping = table.mapping(schema, mapping)
+        return _decoded_rows(table, schema, file_mapping, _column_parts(schema, domain, key, file_mapping))
 
 
 def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[tuple[str, str]]:

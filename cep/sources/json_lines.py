@@ -50,26 +50,26 @@ class LineCutter:
         A line that is longer than a record may be is cut."""
         first, lines_end = block.find(b"\n"), block.rfind(b"\n") + 1
         self._read += len(block)
-        room = max(RECORD_BYTES_MAX + 1 - self._begun_bytes, 0)
+        room_bytes = max(RECORD_BYTES_MAX + 1 - self._begun_bytes, 0)  # that the line begun earlier may still take
         if lines_end == 0:
-            self._begin(block[:room])
+            self._keep_begun(block[:room_bytes])
             return b""
         self.position = self._read - len(block) + lines_end
-        beginning = self._taken()
-        self._begin(block[lines_end:])
-        return beginning + (block[:lines_end] if first <= room else block[:room] + block[first:lines_end])
+        begun = self._take_begun()
+        self._keep_begun(block[lines_end:])
+        return begun + (block[:lines_end] if first <= room_bytes else block[:room_bytes] + block[first:lines_end])
 
     def last(self) -> bytes:
         """Return the last line, which has no end."""
         self.position = self._read
-        return self._taken()
+        return self._take_begun()
 
-    def _begin(self, part: bytes) -> None:
+    def _keep_begun(self, part: bytes) -> None:
         if part:
             self._begun.append(part)
             self._begun_bytes += len(part)
 
-    def _taken(self) -> bytes:
+    def _take_begun(self) -> bytes:
         begun, self._begun, self._begun_bytes = b"".join(self._begun), [], 0
         return begun
 
@@ -154,17 +154,17 @@ def _are_lines(begin: bytes) -> bool:
     """Return True if the beginning of a file shows that each line is a record of its own, good or bad."""
     lines = [line.strip() for line in begin.split(b"\n")]
     if len(lines) > 1 and len(begin) >= LOOK_BYTES:
-        lines.pop()  # its end is not there
+        lines.pop()  # the last line may continue after the beginning
     first, second = ([line for line in lines if line] + [b"", b""])[:2]
     if not first.startswith((b"{", b"[")):
         return True
     value = json_value(first)
     if isinstance(value, list):
-        return not value or not all(isinstance(each, dict) for each in value)
+        return not value or not all(isinstance(each, dict) for each in value)  # an array of objects is a whole file
     if isinstance(value, dict):
         return True
     if first.startswith(b"[") or _IN_A_ROW.search(first):
-        return False
+        return False  # the first line is a part of an array, or has several objects
     # The line of a larger object ends where a value or a field is to come. Any other line is a broken record.
     return not first.endswith(_OPEN_ENDS) or (isinstance(json_value(second), dict) and not first.endswith(b","))
 

@@ -222,12 +222,12 @@ def latest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
     return _offsets_at(settings, topics, OFFSET_END)
 
 
-def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> Offsets:
-    """Request an offset of each partition, and repeat the request after temporary errors until the time is up. `place`
-    is a timestamp in ms, or the client's mark of the beginning or the end."""
+def _offsets_at(settings: KafkaSettings, topics: Sequence[str], moment: int) -> Offsets:
+    """Request an offset of each partition, and repeat the request after temporary errors until the time is up. `moment`
+    is a timestamp in ms, or OFFSET_BEGINNING or OFFSET_END."""
     end_s = time.monotonic() + settings.wait_s
     while True:
-        offsets, error = _offsets_now(settings, topics, place)
+        offsets, error = _ask_offsets(settings, topics, moment)
         if error is None:
             return offsets
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # deleted since its partitions were named
@@ -239,17 +239,17 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
         time.sleep(_NEXT_TRY_S)
 
 
-def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> tuple[Offsets, KafkaError | None]:
-    """Request an offset of each partition once. Return the offsets, or the error in the brokers' answer. Raises:
-    SourceError when a topic is missing."""
+def _ask_offsets(settings: KafkaSettings, topics: Sequence[str], moment: int) -> tuple[Offsets, KafkaError | None]:
+    """Request an offset of each partition once; `moment` is a timestamp in ms, OFFSET_BEGINNING or OFFSET_END. Return
+    the offsets, or the error in the brokers' answer. Raises: SourceError when a topic is missing."""
     try:
         with _CONSUMERS.lent(settings) as consumer:
-            queries = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
-            places = consumer.offsets_for_times(queries, timeout=settings.wait_s)
+            queries = [TopicPartition(t, p, moment) for t in topics for p in _partitions(consumer, settings, t)]
+            answers = consumer.offsets_for_times(queries, timeout=settings.wait_s)
     except KafkaException as error:
         return {}, error.args[0]
     offsets: Offsets = {topic: {} for topic in topics}
-    for answer in places:
+    for answer in answers:
         if answer.error is not None:
             return {}, answer.error
         offsets[answer.topic][answer.partition] = answer.offset
@@ -305,7 +305,7 @@ def latest_offsets_and_ids(settings: KafkaSettings, topics: Sequence[str]) -> tu
 
 
 def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, Future[Any]], bool]:
-    """Request the ids. Return the pending answers, and whether the brokers have answered the later request."""
+    """Request the ids of topics. Return the pending answers, and whether the brokers answer another request."""
     admin = _ADMINS.of(settings)
     if admin is None:
         return {}, False
@@ -314,7 +314,8 @@ def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, 
 
 
 def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], answer_others: bool) -> dict[str, str]:
-    """Collect the ids of topics from the brokers' answers; {} if the brokers do not support the request."""
+    """Collect the ids of topics from the pending answers; {} if one does not come. `answer_others`: the brokers answer
+    another request, so they do not know the request for ids, and are not asked for a while."""
     ids: dict[str, str] = {}
     for topic, future in answers.items():
         try:

@@ -47,11 +47,11 @@ def by_lane(offsets: Offsets) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class BatchClock:
     """The clock of a micro-batch: `now_ms` when it was planned, `moved_ms` when the last one with records was planned.
 
     `repeats` counts micro-batches without records since then, which let the watermark move with the clock. `is_end`:
-    the query ends here.
+    the query ends with this micro-batch.
     """
 
     now_ms: int
@@ -60,39 +60,40 @@ class Look:
     is_end: bool = False
 
 
-def next_look(before: Look | None, now_ms: int, waits_ms: Sequence[int]) -> Look | None:
-    """Return the clock of a micro-batch without records; None if it is not due. `waits_ms`: how long after the last
-    records each such micro-batch is due, ascending."""
+def next_empty_batch(before: BatchClock | None, now_ms: int, waits_ms: Sequence[int]) -> BatchClock | None:
+    """Return the clock of the next micro-batch without records; None if none is due. `before`: the clock of the last
+    micro-batch. `waits_ms`: how long after the last records each such micro-batch is due, ascending."""
     if before is None or before.repeats >= len(waits_ms) or now_ms <= before.moved_ms + waits_ms[before.repeats]:
         return None
-    return Look(now_ms, before.moved_ms, before.repeats + 1)
+    return BatchClock(now_ms, before.moved_ms, before.repeats + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The offsets up to which topics were read. `behind` are the partitions with more records; `topic_ids` are the
-    brokers' ids. `look` is the clock of the micro-batch that ends here, if it needs one."""
+    """The offsets up to which a micro-batch has read topics, by topic and partition. `behind` are the partitions with
+    more records; `topic_ids` are the brokers' ids. `clock` says when the micro-batch was planned, so that a repeated
+    one has the same watermark; None for a stream without one."""
 
     offsets: Offsets
     behind: Mapping[str, Sequence[int]] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    look: Look | None = None
+    clock: BatchClock | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the position for JSON: partition numbers as text."""
         offsets = {topic: {str(p): offset for p, offset in each.items()} for topic, each in self.offsets.items()}
         behind = {topic: list(partitions) for topic, partitions in self.behind.items() if partitions}
-        look = {} if self.look is None else {"look": asdict(self.look)}
-        return {"offsets": offsets, "behind": behind, "topic_ids": dict(self.topic_ids), **look}
+        clock = {} if self.clock is None else {"look": asdict(self.clock)}
+        return {"offsets": offsets, "behind": behind, "topic_ids": dict(self.topic_ids), **clock}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Position:
-        """Invert `to_json`, or read the offsets of Spark's JVM connector. Raises: SourceError."""
+        """Invert `to_json`, or read the bare offsets that Spark's own Kafka source stores. Raises: SourceError."""
         try:
             fields = data if "topic_ids" in data else {"offsets": data, "behind": {}, "topic_ids": {}}
             offsets = _whole_numbers(fields["offsets"])
-            look = Look(**fields["look"]) if "look" in fields else None
-            return Position(offsets, fields["behind"], fields["topic_ids"], look)
+            clock = BatchClock(**fields["look"]) if "look" in fields else None
+            return Position(offsets, fields["behind"], fields["topic_ids"], clock)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SourceError(
                 f"the checkpoint directory has offsets in a form that this build does not know ({error!r}); "
@@ -101,7 +102,7 @@ class Position:
 
 
 def reached(
-    start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str], look: Look | None = None
+    start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str], clock: BatchClock | None = None
 ) -> Position:
     """Return the position at the end of a micro-batch that began at `start`. `latest` are the ends of the partitions.
     Ids that brokers do not report stay unchanged."""
@@ -109,7 +110,7 @@ def reached(
         t: [p for p, last in sorted(by_partition.items()) if end[t].get(p, 0) < last]
         for t, by_partition in latest.items()
     }
-    return Position(end, behind, {**start.topic_ids, **topic_ids}, look)
+    return Position(end, behind, {**start.topic_ids, **topic_ids}, clock)
 
 
 def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:

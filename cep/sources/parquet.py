@@ -120,21 +120,22 @@ def _longest_text(texts: pa.Array) -> int:
 def _plan(
     file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], column_names: Sequence[str], rows_max: int
 ) -> tuple[int, list[str], int]:
-    """Return how many rows of a row group to read at once, the columns to read, and the bytes of their pages. Raises:
-    ArrowInvalid beyond the limits."""
+    """Return how many rows of a row group to read at once, the columns to read, and the bytes of their pages. `chunks`
+    describe its leaf columns. A list column whose values could exceed the limit is left out: even one row may hold all
+    of them. Raises: ArrowInvalid for a page beyond the limits."""
     schema, requested_names = file.schema, frozenset(column_names)
     bytes_a_row, file_bytes, left_out = 0, 0, set[str]()
     for number, chunk in enumerate(chunks):
         leaf = schema.column(number)
-        top = leaf.path.partition(".")[0] if leaf.path not in requested_names else leaf.path
-        if top not in requested_names and leaf.path not in requested_names:
+        outer_name = leaf.path.partition(".")[0] if leaf.path not in requested_names else leaf.path
+        if outer_name not in requested_names and leaf.path not in requested_names:
             continue
-        value_bytes, values, page_bytes = _pages_of(raw, chunk, leaf.path, leaf.length)
+        longest_bytes, values_count, page_bytes = _pages_of(raw, chunk, leaf.path, leaf.length)
         file_bytes += page_bytes
-        if leaf.max_repetition_level and values * value_bytes > limits.BATCH_BYTES_MAX:
-            left_out.add(top)
+        if leaf.max_repetition_level and values_count * longest_bytes > limits.BATCH_BYTES_MAX:
+            left_out.add(outer_name)
             continue
-        bytes_a_row += value_bytes
+        bytes_a_row += longest_bytes
     rows = max(1, min(rows_max, limits.BATCH_BYTES_MAX // max(bytes_a_row, 1)))
     return rows, [name for name in column_names if name not in left_out], file_bytes
 

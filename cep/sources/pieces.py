@@ -62,8 +62,9 @@ class Pieces:
     """The records of some paths, in the order of files and rows, as an iterator of pieces.
 
     `rows` estimates how many records there are; `size` is the exact number of rows or bytes, None if it is not known.
-    `until_ms`: the history ends at this time, although its last event may be earlier (step/history_end.py).
-    `to_the_end` and `dedup_ms` are as in `Period`; without `dedup_ms`, the job decides.
+    A piece is some records in a row, which one thread decodes. `until_ms`: the history ends at this time, although its
+    last event may be earlier (step/history_end.py). `to_the_end`: open windows close at its end. `dedup_ms`: for how
+    long event ids are remembered, 0: not at all, None: as the job has it.
     """
 
     rows: int
@@ -150,8 +151,8 @@ def read_part(part: FilePart, schema: Schema, mapping: FieldMapping) -> Iterator
     """Yield the pieces of a file. Raises: SourceError if it cannot be read."""
     with guarded(part.path, schema):
         if part.kind == "json":
-            fitted = mapping.with_folders(schema, folder_values(part.path))
-            pieces: Iterator[Piece] = (_json_piece(schema, block, fitted) for block in _json_blocks(part))
+            file_mapping = mapping.with_folders(schema, folder_values(part.path))
+            pieces: Iterator[Piece] = (_json_piece(schema, block, file_mapping) for block in _json_blocks(part))
         else:
             table = open_table(part.path, part.folder, part.kind, mapping.file, (part.start, part.stop))
             pieces = _table_pieces(table, schema, table.mapping(schema, mapping))
@@ -198,7 +199,7 @@ def _json_piece(schema: Schema, block: bytes, mapping: FieldMapping) -> Piece:
 
 def _table_pieces(table: TableFile, schema: Schema, mapping: FieldMapping) -> Iterator[Piece]:
     names = table.present(mapping.roots(schema))
-    show = _shower(table, [*dict.fromkeys((*table.names, *names))])
+    show = _record_viewer(table, [*dict.fromkeys((*table.names, *names))])
     for each in table.batches(names, PIECE_ROWS):
         yield _table_piece(schema, each, mapping, show)
 
@@ -211,17 +212,18 @@ def _table_piece(schema: Schema, rows: Batch, mapping: FieldMapping, show: Calla
     return Piece(rows.batch.num_rows, decode)
 
 
-def _shower(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
-    """Return a function that shows a record as text, with all columns of its file. The file is read again for it."""
+def _record_viewer(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
+    """Return a function that shows a record by its row, as text with all columns of its file, for a dead letter. The
+    file is read again for it: rejected records are few, and mostly asked for in the order of their rows."""
     reading = Lock()
     read: deque[tuple[Batch, RowTexts]] = deque(maxlen=_BATCHES_SHOWN)
     batches: Iterator[Batch] = iter(())
 
     def show(row: int) -> str:
         nonlocal batches
-        with reading:  # pieces are decoded by several threads, in about their order
+        with reading:  # several threads decode pieces, in about their order, so some batches are kept
             if not read or row < read[0][0].first_row:
-                read.clear()
+                read.clear()  # the row is before the kept batches: begin the file again
                 batches = table.batches(names, PIECE_ROWS)
             while not read or row >= read[-1][0].first_row + read[-1][0].batch.num_rows:
                 batch = next(batches)

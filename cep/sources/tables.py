@@ -77,43 +77,46 @@ class TableFile:
         return f"{name}:"
 
     def mapping(self, schema: Schema, mapping: FieldMapping) -> FieldMapping:
-        """Complete the mapping for this file: add the values of its folders, and the decimal sign of its numbers."""
-        fitted = mapping.with_folders(schema, folder_values(self.path))
+        """Complete the mapping for this file: add the values of its folders (`country=DE`), and the decimal sign of its
+        numbers, found in the columns of number fields of each view (one of several events that a record becomes)."""
+        file_mapping = mapping.with_folders(schema, folder_values(self.path))
         if self.csv is None:
-            return fitted
+            return file_mapping
         types = schema.columns()
-        numbers = {
+        number_columns = {
             path[0]
-            for view in fitted.views
+            for view in file_mapping.views
             for name, path in view.paths(schema).items()
             if name in types and types[name].kind in NUMBER_KINDS
         }
-        return replace(fitted, file=self.csv.with_numbers(sorted(numbers)))
+        return replace(file_mapping, file=self.csv.with_numbers(sorted(number_columns)))
 
     def present(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that the file has, or that are computed from its columns."""
         return [name for name in columns if self._names.issuperset(self._sources(name))]
 
     def batches(self, columns: Sequence[str], rows: int | None = None, where: Where | None = None) -> Iterator[Batch]:
-        """Yield the columns in order, at most `rows` rows at a time. `where` makes a filter of the rows from the types
-        of the columns. Raises: OSError, InputError, ArrowException."""
+        """Yield the columns in order, at most `rows` rows at a time. `where` returns a filter of rows for the types of
+        the columns, None for all rows. Raises: OSError, InputError, ArrowException."""
         sources = list(dict.fromkeys(source for name in columns for source in self._sources(name)))
         if where is not None and self.csv is None and ROW_NUMBER not in columns:
-            rows_taken = where(self._schema())
-            yield from (Batch(self.made(columns, batch, 0), 0) for batch in self._rows(sources, rows, rows_taken))
+            row_filter = where(self._schema())  # the reader skips rows, so their numbers are unknown: 0
+            found = self._rows(sources, rows, row_filter)
+            yield from (Batch(self.chosen_columns(columns, batch, rows_before=0), first_row=0) for batch in found)
             return
-        row = self.rows_before
-        for batch, bad in self._read(sources, rows):
-            completed = self.made(columns, batch, row)
-            rows_taken = None if where is None else where(completed.schema)
-            yield Batch(completed if rows_taken is None else completed.filter(rows_taken), row, bad)
-            row += batch.num_rows
+        first_row = self.rows_before
+        for batch, bad_lines in self._read(sources, rows):
+            completed = self.chosen_columns(columns, batch, first_row)
+            row_filter = None if where is None else where(completed.schema)
+            yield Batch(completed if row_filter is None else completed.filter(row_filter), first_row, bad_lines)
+            first_row += batch.num_rows
 
-    def made(self, columns: Sequence[str], batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
-        """Return the requested columns, computed from the columns of the file; `row` is the number of rows before."""
+    def chosen_columns(self, columns: Sequence[str], batch: pa.RecordBatch, rows_before: int) -> pa.RecordBatch:
+        """Return the requested columns, read or computed. `rows_before` counts the file's rows before the batch."""
         if not columns:
             return batch.select([])
-        arrays = [batch.column(name) if name in self._names else self._column(name, batch, row) for name in columns]
+        own = self._names
+        arrays = [batch.column(name) if name in own else self._column(name, batch, rows_before) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, list(columns))
 
     def rows(self, columns: Sequence[str], count: int) -> Iterator[list[dict[str, Any]]]:
@@ -155,17 +158,17 @@ class TableFile:
             return
         yield from ((batch, ()) for batch in self._rows(columns, rows, None))
 
-    def _rows(self, columns: list[str], rows: int | None, rows_taken: ds.Expression | None) -> Iterator[pa.RecordBatch]:
+    def _rows(self, columns: list[str], rows: int | None, row_filter: ds.Expression | None) -> Iterator[pa.RecordBatch]:
         # A batch without columns has no length, so one is read.
         names = columns or list(self.names[:1])
-        groups = self.groups if rows_taken is None else self._groups_with(rows_taken)
+        groups = self.groups if row_filter is None else self._groups_with(row_filter)
         batches = read_batches(self.path, names, rows or _ROWS, groups, confining_root(self.folder))
-        yield from batches if rows_taken is None else (batch.filter(rows_taken) for batch in batches)
+        yield from batches if row_filter is None else (batch.filter(row_filter) for batch in batches)
 
-    def _groups_with(self, rows_taken: ds.Expression) -> list[int]:
+    def _groups_with(self, row_filter: ds.Expression) -> list[int]:
         """Return the row groups that may have rows for the filter, by the statistics of the groups."""
         fragment = ds.ParquetFileFormat().make_fragment(str(self.path), pafs.LocalFileSystem(), row_groups=self.groups)
-        return [group.id for group in fragment.subset(rows_taken).row_groups]
+        return [group.id for group in fragment.subset(row_filter).row_groups]
 
     def _schema(self) -> pa.Schema:
         with opened_parquet(self.path, confining_root(self.folder)) as file:
@@ -308,7 +311,7 @@ def read_whole(path: Path, form: FileForm) -> list[WholeFile]:
     files = []
     for file in files_of(path):
         try:
-            whole = _lines(file, path) if kind == "json" else _rows(open_table(file, path, kind, form))
+            whole = _whole_json(file, path) if kind == "json" else _whole_table(open_table(file, path, kind, form))
         except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError) as error:
             raise InputError(f"{file} cannot be read: {error}") from error
         table = whole.table
@@ -319,37 +322,41 @@ def read_whole(path: Path, form: FileForm) -> list[WholeFile]:
     return files
 
 
-def _lines(file: Path, folder: Path) -> WholeFile:
+def _whole_json(file: Path, folder: Path) -> WholeFile:
+    """Read a JSON file as a table. Its function decodes the same lines as events, once schema and mapping are known."""
     lines = read_lines(file, confining_root(folder))
     values, table = json_values(lines), table_of_lines(lines)
 
     def decode(schema: Schema, mapping: FieldMapping) -> DecodedRows:
-        fitted = mapping.with_folders(schema, folder_values(file))
-        read = DecodedRows(*events_of_views(schema, fitted, partial(json_rows, schema, values)))
+        file_mapping = mapping.with_folders(schema, folder_values(file))
+        read = DecodedRows(*events_of_views(schema, file_mapping, partial(json_rows, schema, values)))
         if not read.decoded.poison:
-            return read
-        is_row = np.array([isinstance(json_value(value), dict) for value in values.to_pylist()], bool)  # of the table
-        return replace(read, rows=(np.cumsum(is_row) - 1)[read.rows])
+            return read  # all lines are objects, so each is a row of the table
+        # The table lacks the lines that are not objects, so an event's row is the count of objects before its line.
+        is_object = np.array([isinstance(json_value(value), dict) for value in values.to_pylist()], bool)
+        row_of_line = np.cumsum(is_object) - 1
+        return replace(read, rows=row_of_line[read.rows])
 
     return WholeFile(table, decode)
 
 
-def _rows(table: TableFile) -> WholeFile:
+def _whole_table(table: TableFile) -> WholeFile:
+    """Read a Parquet or CSV file. Its function decodes the same rows as events, once schema and mapping are known."""
     batches = list(table.batches(table.names))
     nothing = pa.schema([(name, pa.string()) for name in table.names])
     rows = pa.Table.from_batches([each.batch for each in batches], None if batches else nothing)
     bad = tuple(poison for each in batches for poison in each.bad_lines)
 
     def decode(schema: Schema, mapping: FieldMapping) -> DecodedRows:
-        fitted = table.mapping(schema, mapping)
-        names = table.present(fitted.roots(schema))
-        made = [table.made(names, each.batch, each.first_row) for each in batches]
-        whole = joined_rows(schema, [(decoded_rows(schema, batch, fitted), batch.num_rows) for batch in made])
+        file_mapping = table.mapping(schema, mapping)
+        names = table.present(file_mapping.roots(schema))
+        chosen = [table.chosen_columns(names, each.batch, each.first_row) for each in batches]
+        whole = joined_rows(schema, [(decoded_rows(schema, batch, file_mapping), batch.num_rows) for batch in chosen])
         return replace(whole, decoded=replace(whole.decoded, poison=(*whole.decoded.poison, *bad)))
 
     if table.csv is None:
         return WholeFile(rows, decode)
-    signs = number_signs(table.csv)
+    signs = number_signs(table.csv)  # CSV is text: the columns get types by their texts
     return WholeFile(pa.table({name: typed(rows[name], signs) for name in rows.column_names}), decode)
 
 

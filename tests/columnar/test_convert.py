@@ -32,7 +32,7 @@ from cep.columnar.decode import decode_json, decode_table, in_row_order
 from cep.columnar.mapping import FieldMapping, mapping_of
 from cep.sources.files import read_key
 from cep.sources.registry.form import RecordFormat
-from cep.sources.registry.kafka import _columns, decode, fields_of
+from cep.sources.registry.kafka import _decoded_columns, decode, fields_of
 from tests.columnar.conversions import BLANK, MINOR, NOTHING, TYPES, Cells, rows
 
 AMOUNT = Type(Kind.DECIMAL, scale=2)
@@ -329,7 +329,7 @@ def of_protobuf(type_: Type, values: Sequence[Any], kind: int, mapping: FieldMap
     """Read serialized messages."""
     message = message_of(kind)
     read = [fields_of(message.FromString(message(**record).SerializeToString())) for record in records(values)]
-    parts = _columns(schema_of(type_), mapping, read, [b""] * len(values))
+    parts = _decoded_columns(schema_of(type_), mapping, read)
     decoded, _ = in_row_order(schema_of(type_), parts)
     return of_decoded(type_, decoded, len(values))
 

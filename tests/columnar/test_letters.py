@@ -18,7 +18,7 @@ from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_tab
 from cep.columnar.mapping import PLAIN, FieldMapping, mapping_of
 from cep.sources.pieces import pieces_of_table
 from cep.sources.registry.form import RecordFormat
-from cep.sources.registry.kafka import _columns
+from cep.sources.registry.kafka import _decoded_columns
 from cep.sources.registry.kafka import decode as decode_topic
 from tests.columnar.common import GOOD, ONE, TWO, decode, record
 from tests.seeds import seeds
@@ -242,7 +242,7 @@ def test_a_place_outside_of_a_dictionary_is_an_unreadable_record(name: str, plac
 def test_a_value_of_a_message_that_no_column_can_hold_is_a_bad_value(stray: object) -> None:
     """Avro and Protobuf values come as Python objects."""
     messages = [{**GOOD, "tx_id": str(n), **({"lat": stray} if n % 5 == 2 else {})} for n in range(12)]
-    parts = _columns(ONE, PLAIN, messages, [b""] * len(messages))
+    parts = _decoded_columns(ONE, PLAIN, messages)
     decoded, _ = in_row_order(ONE, parts)
     assert decoded.event_id.to_pylist() == [str(n) for n in range(12)]
     if stray != 2**70:  # a float can be as large

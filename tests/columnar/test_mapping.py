@@ -16,7 +16,7 @@ from cep.columnar.decode import Decoded, decode_json, decode_table, in_row_order
 from cep.columnar.mapping import PLAIN, FieldMapping, check_fields, mapping_of
 from cep.lang.load import load_text
 from cep.sources.registry.form import RecordFormat
-from cep.sources.registry.kafka import _columns
+from cep.sources.registry.kafka import _decoded_columns
 from tests.columnar.common import GOOD, ONE, TWO
 
 RECORDS = [
@@ -45,7 +45,7 @@ def as_table(records: list[dict[str, Any]], mapping: FieldMapping = PLAIN) -> De
 def as_rows(records: list[dict[str, Any]], mapping: FieldMapping = PLAIN) -> Decoded:
     """Decode rows of Python objects, as Avro and Protobuf give them."""
     form = RecordFormat(mapping=mapping)
-    ((decoded, _),) = _columns(ONE, form.mapping, [{**r} for r in records], [b""] * len(records))
+    ((decoded, _),) = _decoded_columns(ONE, form.mapping, [{**r} for r in records])
     return decoded
 
 
@@ -203,7 +203,7 @@ def told_of_parts(read: Callable[..., Decoded], records: list[dict[str, Any]], m
     """Return the values of all parts: events come record by record, from one part or one for each view."""
     if read is not as_rows:
         return fields_of(read(records, mapping))
-    parts = [part for view in mapping.views for part in _columns(ONE, view, records, [b""] * len(records))]
+    parts = [part for view in mapping.views for part in _decoded_columns(ONE, view, records)]
     return fields_of(in_row_order(ONE, parts)[0])
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import cep
 from cep.base.errors import UsageError
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar.convert import FORMS, AmbiguousError, NumberForm, form_of, plain_numbers, whole_numbers
+from cep.columnar.convert import FORMS, AmbiguousError, NumberForm, guess_number_form, plain_numbers, whole_numbers
 from cep.columnar.decode import decode_json, decode_table
 from cep.columnar.mapping import FieldMapping, check_fields, mapping_of
 from cep.columnar.texts import different_count
@@ -36,7 +36,7 @@ def test_random_numbers_in_each_form(form: NumberForm) -> None:
     numbers = [Decimal(rng.randint(-(10**9), 10**9)).scaleb(-rng.randint(0, 4)) for _ in range(200)]
     texts = [rng.choice(["{}", "€{}", "{} €", " {}"]).format(written(number, form)) for number in numbers]
     assert [Decimal(text) for text in plain_numbers(pa.array(texts), form).to_pylist()] == numbers
-    number_form = form_of(texts)
+    number_form = guess_number_form(texts)
     assert number_form is not None
     assert number_form.decimal == form.decimal
     assert [Decimal(text) for text in plain_numbers(pa.array(texts), number_form).to_pylist()] == numbers
@@ -52,20 +52,20 @@ def test_random_numbers_in_each_form(form: NumberForm) -> None:
     ],
 )  # fmt: skip
 def test_the_form_of_texts(texts: list[str], form: NumberForm | None) -> None:
-    assert form_of(texts) == form
+    assert guess_number_form(texts) == form
 
 
 def test_one_text_with_two_meanings_is_not_guessed() -> None:
     with pytest.raises(AmbiguousError, match="1,200"):
-        form_of(["1,200", "5"])
-    assert form_of(["1,200"], decimal=",") == EUROPEAN
-    assert form_of(["1,200"], decimal=".") == AMERICAN
-    assert form_of(["1.200"]) is None
+        guess_number_form(["1,200", "5"])
+    assert guess_number_form(["1,200"], decimal=",") == EUROPEAN
+    assert guess_number_form(["1,200"], decimal=".") == AMERICAN
+    assert guess_number_form(["1.200"]) is None
     with pytest.raises(AmbiguousError, match=r"1\.200"):
-        form_of(["1.200", "850"], is_european=True)
-    assert form_of(["1.200", "1.5"], is_european=True) is None
+        guess_number_form(["1.200", "850"], is_european=True)
+    assert guess_number_form(["1.200", "1.5"], is_european=True) is None
     with pytest.raises(AmbiguousError, match="different signs"):
-        form_of(["0,50", "1,5", "0.25"])
+        guess_number_form(["0,50", "1,5", "0.25"])
 
 
 def test_texts_of_another_form_are_null() -> None:

@@ -127,7 +127,7 @@ def test_another_topic_of_the_same_name_is_refused_though_it_is_longer(
     drain(running, 30)
     positions, ids = running.positions(), running.ids()
     assert set(ids) == {topic}
-    monkeypatch.setattr(live_kafka, "_LOOK_S", 3_600.0)  # it does not look during the test
+    monkeypatch.setattr(live_kafka, "_SEARCH_S", 3_600.0)  # it does not look during the test
     real_broker.create_again(topic, 3)
     send(real_broker, topic, 0, 90)
     was = re.escape(ids[topic])
@@ -136,7 +136,7 @@ def test_another_topic_of_the_same_name_is_refused_though_it_is_longer(
     again.expect(ids)
     with pytest.raises(SourceError, match=refusal):
         again.seek(positions)
-    monkeypatch.setattr(live_kafka, "_LOOK_S", 0.0)
+    monkeypatch.setattr(live_kafka, "_SEARCH_S", 0.0)
     for look in (running.look, lambda: running.poll(100, 0.1)):
         with pytest.raises(SourceError, match=refusal):
             look()
@@ -162,7 +162,7 @@ def test_a_client_that_has_stopped_is_replaced(
     client = source._consumer
     client.pause([TopicPartition(topic, partition) for partition in stopped])
     more = send(kafka_broker, topic, 30, 90)
-    monkeypatch.setattr(live_kafka, "_LOOK_S", 0.5)
+    monkeypatch.setattr(live_kafka, "_SEARCH_S", 0.5)
     monkeypatch.setattr(live_kafka, "_STUCK_S", 1.0)
     monkeypatch.setattr(live_kafka, "_POLLS_MIN", 3)
     for lane, values in drain(source, 60).items():
@@ -175,7 +175,7 @@ def test_a_client_that_has_stopped_is_replaced(
 def test_a_client_that_reads_is_not_replaced(kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client whose partitions are held, or are read in parts, is not replaced."""
     topic = new_topic(kafka_broker)
-    monkeypatch.setattr(live_kafka, "_LOOK_S", 0.0)
+    monkeypatch.setattr(live_kafka, "_SEARCH_S", 0.0)
     monkeypatch.setattr(live_kafka, "_STUCK_S", 0.0)
     monkeypatch.setattr(live_kafka, "_POLLS_MIN", 5)
     send(kafka_broker, topic, 0, 300)

@@ -64,13 +64,13 @@ from cep.runners.spark.paused_partitions import partition_name, read_paused, wit
 from cep.runners.spark.sources import PACKED_SCHEMA
 from cep.sources import kafka
 from cep.sources.offsets import (
-    Look,
+    BatchClock,
     OffsetRange,
     Offsets,
     Position,
     bounded,
     limit_offsets,
-    next_look,
+    next_empty_batch,
     ranges_between,
     reached,
     refuse_new_topics,
@@ -126,7 +126,8 @@ class KafkaDataSource(DataSource):
 
 
 class KafkaEventsSource(KafkaDataSource):
-    """Spark's data source for Kafka topics whose records are already packed for a job."""
+    """Spark's data source for Kafka topics as packed rows of a job (events of a key group as bytes, see packed.py): the
+    task that reads the records decodes and packs them."""
 
     @classmethod
     def name(cls) -> str:
@@ -144,7 +145,9 @@ class KafkaEventsSource(KafkaDataSource):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The checked options of one read. `job` has the form of `Job.to_json`: planning needs two of its numbers."""
+    """The checked options of one read. `job` has the form of `Job.to_json`: planning needs its ahead_ms and idle_ms.
+    `plans_late`: a micro-batch ends where the plan before saw the topic's end. `ends`: the query ends with the records
+    that are there now."""
 
     settings: kafka.KafkaSettings
     topics: tuple[str, ...]
@@ -276,9 +279,9 @@ class KafkaStreamReader(AdmittedReader):
         super().__init__(ends=options.ends)
         self._options = options
         self._ending: Offsets | None = None
-        self._target: Offsets | None = None
+        self._available: Offsets | None = None
         self._latest: Position | None = None
-        self._seen: Offsets | None = None  # the end of the topic at the plan before
+        self._end_of_last_plan: Offsets | None = None  # the end of the topic at the plan before
 
     def first(self) -> dict[str, Any]:
         options, starting = self._options, self._options.starting("latest", "earliest")
@@ -289,10 +292,11 @@ class KafkaStreamReader(AdmittedReader):
         return ReadAllAvailable() if records_max is None else ReadMaxRows(records_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = kafka.latest_offsets(self._options.settings, self._options.topics)
+        self._available = kafka.latest_offsets(self._options.settings, self._options.topics)
 
     def latest(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next micro-batch: at most `limit` after `start`, without paused partitions."""
+        """Return the end of the next micro-batch: at most `limit` after `start`, without paused partitions. A query for
+        the present records has asked for their end once (`_available`), and reads up to there."""
         options, position = self._options, Position.from_json(start)
         for topic in position.offsets:
             if topic not in options.topics:
@@ -300,14 +304,14 @@ class KafkaStreamReader(AdmittedReader):
                     f"the checkpoint directory has offsets of topic {topic}, which option topic no longer names; "
                     "name it again or start with a new checkpoint directory"
                 )
-        if self._target is None:
+        if self._available is None:
             latest, ids = kafka.latest_offsets_and_ids(options.settings, options.topics)
         else:
-            latest, ids = self._target, kafka.topic_ids(options.settings, options.topics)
+            latest, ids = self._available, kafka.topic_ids(options.settings, options.topics)
         refuse_new_topics(position.topic_ids, ids)
         end = latest
-        if options.plans_late and self._target is None:
-            end, self._seen = self._seen or latest, latest
+        if options.plans_late and self._available is None:
+            end, self._end_of_last_plan = self._end_of_last_plan or latest, latest  # see plansLate above
         ranges = ranges_between(position.offsets, end)  # refuses a topic that went backwards before anything is planned
         if options.has_ending:
             if self._ending is None:  # once, so that a time is the same place for all micro-batches of a start
@@ -325,21 +329,22 @@ class KafkaStreamReader(AdmittedReader):
         if records_max is not None:
             end = limit_offsets(position.offsets, end, records_max)
         self._latest = Position(latest, {}, ids)
-        return reached(position, end, latest, ids, self._look(position, end)).to_json()
+        return reached(position, end, latest, ids, self._clock_at(position, end)).to_json()
 
-    def _look(self, start: Position, end: Offsets) -> Look | None:
-        """Return the clock of the next micro-batch, or the last one's clock if it has neither records nor deadlines."""
-        job, now_ms = self._options.job, _clock_ms()
+    def _clock_at(self, start: Position, end: Offsets) -> BatchClock | None:
+        """Return the clock (see `BatchClock`) of a micro-batch between these offsets; the last one's clock if there is
+        nothing to do, so that its end is equal to its start and Spark plans none."""
+        job, last, now_ms = self._options.job, start.clock, _clock_ms()
         if job is None:
-            return None
-        if end != start.offsets:
-            return Look(now_ms, now_ms, is_end=end == self._target)
-        if self._target is not None:
-            return start.look if start.look is None or start.look.is_end else Look(now_ms, now_ms, is_end=True)
-        waits_ms = {job["ahead_ms"] or 0}
+            return None  # a topic of undecoded records has no watermark
+        if end != start.offsets:  # it has records
+            return BatchClock(now_ms, moved_ms=now_ms, is_end=end == self._available)
+        if self._available is not None:  # all is read; the last micro-batch tells the end, unless the one before did
+            return last if last is None or last.is_end else BatchClock(now_ms, moved_ms=now_ms, is_end=True)
+        waits_ms = {job["ahead_ms"] or 0}  # after it, events that were ahead of the clock count
         if sum(map(len, end.values())) > 1:
-            waits_ms.add(job["idle_ms"])
-        return next_look(start.look, now_ms, sorted(waits_ms - {0})) or start.look
+            waits_ms.add(job["idle_ms"])  # after it, a partition without records does not hold the watermark
+        return next_empty_batch(last, now_ms, sorted(waits_ms - {0})) or last
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else self._latest.to_json()
@@ -369,28 +374,29 @@ def _clock_ms() -> int:
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """Divide ranges among tasks. If the number of tasks is limited, start only as many as the records keep busy."""
+    """Divide the ranges of offsets between two positions among tasks, each of which gets the times of the micro-batch
+    (NOTHING_READ without its clock). If the number of tasks is limited, start only as many as the records keep busy."""
     ranges = ranges_between(start.offsets, end.offsets, options.records_per_partition_max)
-    times = NOTHING_READ if end.look is None else _times(start, end, end.look)
+    times = NOTHING_READ if end.clock is None else _times(start, end, end.clock)
     tasks = len(ranges)
     if options.tasks_max is not None:
         records = sum(offset_range.end - offset_range.start for offset_range in ranges)
         tasks = min(options.tasks_max, -(-records // records_per_task))
     dealt = share_ranges(ranges, tasks)
-    if end.look is not None and not dealt:
-        dealt = [()]  # one task, for the clock
+    if end.clock is not None and not dealt:
+        dealt = [()]  # one task without ranges: it passes the clock of the micro-batch on
     return [TaskRanges(task, times) for task in dealt]
 
 
-def _times(start: Position, end: Position, look: Look) -> TimesRead:
+def _times(start: Position, end: Position, clock: BatchClock) -> TimesRead:
     """Return the times of partitions that are behind or new, which delay the watermark before any record is read."""
     partitions: dict[str, PartitionTime] = {}
     for topic, by_partition in end.offsets.items():
-        behind, named = end.behind.get(topic, ()), {} if start.look is None else start.offsets.get(topic, {})
+        behind, named = end.behind.get(topic, ()), {} if start.clock is None else start.offsets.get(topic, {})
         for partition, offset in by_partition.items():
             if partition in behind or named.get(partition) != offset:
                 partitions[partition_name(topic, partition)] = PartitionTime(TIME_MS_MIN, partition in behind)
-    return TimesRead(partitions, now_ms=look.now_ms, is_end=look.is_end)
+    return TimesRead(partitions, now_ms=clock.now_ms, is_end=clock.is_end)
 
 
 def _read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -36,10 +36,10 @@ Positions = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one lane, a partition or a folder, in order: values (large_binary, JSON by default), or a table.
+    """Records of one lane (a partition or a folder), in order: values (large_binary, JSON by default), or a table.
 
-    `table` describes how to read the columns of the table; None means that they are fields. `bad_lines` are not rows.
-    `unreadable` is a file that was set aside, almost always None. `partition` is the number of the lane in its topic.
+    `table` describes the file of a table; None: each column is a field of events. `bad_lines` are rejected lines of a
+    CSV file, and `unreadable` a rejected file, almost always None. `partition` is the partition's number in its topic.
     """
 
     lane: str
@@ -60,7 +60,8 @@ class Chunk:
 
 
 class LiveSource(Protocol):
-    """A source of records for one thread. Every method may raise SourceError."""
+    """A source of records for one thread, in lanes: a partition or a folder, read in order from a position of its own.
+    Every method may raise SourceError."""
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         """Return new records, about `records_max` at most; wait for the first one up to `wait_s`."""
@@ -75,7 +76,7 @@ class LiveSource(Protocol):
         ...
 
     def behind(self) -> dict[str, bool]:
-        """Return for each lane True if the source has more records of it, as far as is known without a request."""
+        """Return for each lane True if it has more records to read, as far as is known without a request."""
         ...
 
     def look(self) -> None:
@@ -135,17 +136,14 @@ def decode_chunks(
     schema: Schema, chunks: Sequence[Chunk], decode: Callable[[Schema, pa.Array], Decoded] = decode_json,
     mapping: FieldMapping = PLAIN,
 ) -> DecodedChunks:  # fmt: skip
-    """Decode the records of one poll: all lanes at once, or lane by lane if a record cannot be decoded. `decode`
-    decodes values, and `mapping` says where the fields of tables are."""
+    """Decode the records of one poll, with the event times of each lane (a partition or a folder): all lanes at once,
+    or lane by lane if a record was rejected or becomes several events. `mapping` says where tables have fields."""
     value_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     table_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     decoded = DecodedChunks([], {})
     if value_chunks:
-        values = (
-            value_chunks[0].records
-            if len(value_chunks) == 1
-            else pa.concat_arrays([chunk.records for chunk in value_chunks])
-        )
+        records = [chunk.records for chunk in value_chunks]
+        values = records[0] if len(records) == 1 else pa.concat_arrays(records)
         whole = decode(schema, values)
         if len(whole) == len(values) and not mapping.has_views:
             counts = [len(chunk) for chunk in value_chunks]
@@ -153,7 +151,7 @@ def decode_chunks(
             ends = [0, *accumulate(counts)]
             _note(decoded, value_chunks, [whole.time_ms[start:end] for start, end in pairwise(ends)])
         else:
-            # Rows do not tell their lanes any more.
+            # Some records were rejected or are several events, so the row of an event does not tell its lane.
             parts = [in_partition(decode(schema, chunk.records), chunk.partition) for chunk in value_chunks]
             decoded.parts.extend(parts)
             _note(decoded, value_chunks, [part.time_ms for part in parts])
@@ -161,19 +159,19 @@ def decode_chunks(
         part = _decode_rows(schema, chunk, mapping)
         decoded.parts.append(part)
         _note(decoded, [chunk], [part.time_ms])
-    if unreadable := tuple(chunk.unreadable for chunk in chunks if chunk.unreadable is not None):
-        decoded.parts.append(replace(concat_decoded(schema, []), poison=unreadable))
+    if unreadable_files := tuple(chunk.unreadable for chunk in chunks if chunk.unreadable is not None):
+        decoded.parts.append(replace(concat_decoded(schema, []), poison=unreadable_files))
     return decoded
 
 
 def _decode_rows(schema: Schema, chunk: Chunk, mapping: FieldMapping) -> Decoded:
     """Decode a table; none of its rows if its form cannot be told."""
     try:
-        fitted = mapping if chunk.table is None else chunk.table.mapping(schema, mapping)
+        file_mapping = mapping if chunk.table is None else chunk.table.mapping(schema, mapping)
     except InputError as error:
         assert chunk.table is not None
         return replace(concat_decoded(schema, []), poison=(unreadable_file(chunk.table.path, error),))
-    part = decode_table(schema, chunk.records.combine_chunks(), RowTexts(chunk.records), fitted)
+    part = decode_table(schema, chunk.records.combine_chunks(), RowTexts(chunk.records), file_mapping)
     return replace(part, poison=(*part.poison, *chunk.bad_lines))
 
 

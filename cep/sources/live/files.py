@@ -162,9 +162,11 @@ def control_values(path: Path) -> list[bytes]:
 def _chunks(
     path: Path, folder: Path, start: int, records_max: int, mapping: FieldMapping
 ) -> Iterator[tuple[Chunk, int]]:
+    """Yield the records of a file after the position `start`, as chunks, each with the position after it (rows of a
+    table, bytes or objects of JSON). `folder` is the path below which the file was found: links may not leave it."""
     kind = FORMATS.get(suffix_of(path))
     if not path.stat().st_size:
-        return  # as Spark passes over it
+        return  # Spark passes over an empty file, too
     if kind is None:
         raise InputError("it is no Parquet, CSV or JSON by its name")
     if kind == "json":

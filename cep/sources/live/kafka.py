@@ -24,8 +24,8 @@ from cep.sources.registry.form import with_headers
 
 _DEFAULTS = {"fetch.wait.max.ms": "10", "queued.min.messages": "100000"}
 _FIXED = {"isolation.level": "read_committed"}
-_LOOK_S = 30.0  # between two looks for new partitions, and for another topic of the same name
-_LOOK_WAIT_MS = 2_000  # for their answer; a job goes on without, and looks again
+_SEARCH_S = 30.0  # between two searches for new partitions, and for another topic of the same name
+_SEARCH_WAIT_MS = 2_000  # for the brokers' answer; a job goes on without, and searches again
 _STUCK_S = 30.0  # records wait so long, and none of their partition is read: the client has stopped
 _POLLS_MIN = 20  # polls in that time that got all there was: fewer say nothing about a partition without records
 
@@ -46,27 +46,28 @@ class TopicSource:
         self._settings = settings
         self._topic = topic
         self._starting = starting
-        self._ending_at = ending
-        self._ending: dict[int, int] | None = None
-        self._more: dict[int, bool] = {}  # True for a partition with records after its ending
-        self._reached: set[int] = set()
-        self._next: dict[int, int] = {}
-        self._ids: dict[str, str] = {}  # of the topic; empty for brokers that give none
-        self._read_end: dict[int, bool] = {}
-        self._looked_s = 0.0
-        self._unassigned: set[int] = set()
-        self._there: dict[int, int] = {}  # the end of each partition at the last query
-        self._waiting: dict[int, int] = {}  # offsets with waiting records after them, at an earlier query
-        self._waiting_s = time.monotonic()  # when that was
-        self._polls = 0  # polls since then that returned all records
+        self._ending_text = ending
+        self._ending: dict[int, int] | None = None  # by partition, the offset at which the source ends; None: no end
+        self._has_more_after: dict[int, bool] = {}  # True if records exist after the ending
+        self._finished: set[int] = set()  # the partitions that were read to their ending
+        self._next: dict[int, int] = {}  # the offset that is read next
+        self._ids: dict[str, str] = {}  # of the topic, by its name; empty for brokers that give none
+        self._is_read_up: dict[int, bool] = {}  # True if the client has reported the end of the partition
+        self._searched_s = 0.0  # when new partitions were last searched for
+        self._held: set[int] = set()  # the partitions that `hold` has paused
+        self._last_ends: dict[int, int] = {}  # the end offset at the last query
+        # To find a stuck client: at an earlier query, the offsets with waiting records.
+        self._waiting_offsets: dict[int, int] = {}
+        self._waiting_since_s = time.monotonic()  # the time of that query
+        self._complete_polls = 0  # polls since then that returned fewer records than requested, so all there were
         self._consumer = self._client()
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         """Return the new records of all partitions, one chunk per partition."""
         if not self._next:
             self.seek({})
-        elif time.monotonic() - self._looked_s > _LOOK_S:
-            self._look()
+        elif time.monotonic() - self._searched_s > _SEARCH_S:
+            self._find_partitions()
         try:
             # The client waits until it has the requested number, so request one record, then the present ones.
             first = self._consumer.consume(1, wait_s)
@@ -75,26 +76,26 @@ class TopicSource:
             if is_away(error):
                 return []
             raise SourceError(f"reading {self._topic} from {self._settings.bootstrap_servers}: {error}") from error
-        self._polls += len(messages) < records_max
+        self._complete_polls += len(messages) < records_max  # the client gave all that it had
         values: dict[int, list[bytes | None]] = {}
         for message in messages:
             partition = message.partition()
             assert partition is not None
-            if partition in self._unassigned:
-                continue  # it was on its way
+            if partition in self._held:
+                continue  # the record was on its way when `hold` paused its partition
             notice = message.error()
             if notice is not None:
-                self._heed(notice, message)
+                self._handle_notice(notice, message)
                 continue
-            if self._is_beyond(partition, message.offset() or 0):
+            if self._stop_at_ending(partition, message.offset() or 0):
                 continue
             value = message.value()
             if self._headers:
                 value = with_headers(value, message.headers(), self._headers)
             values.setdefault(partition, []).append(value)
             self._next[partition] = (message.offset() or 0) + 1
-            self._read_end[partition] = False
-            self._is_beyond(partition, self._next[partition])
+            self._is_read_up[partition] = False
+            self._stop_at_ending(partition, self._next[partition])  # this may have been its last record
         return [
             Chunk(self._lane(p), pa.array(records, pa.large_binary()), partition=p)
             for p, records in sorted(values.items())
@@ -112,17 +113,17 @@ class TopicSource:
     def seek(self, positions: Mapping[str, int]) -> None:
         """Continue after these positions. Raises: SourceError for a topic that is unreadable, was replaced or has a
         gap."""
-        ids = topics.topic_ids(self._settings, [self._topic])  # first: one created from here on shows at a look
+        ids = topics.topic_ids(self._settings, [self._topic])  # before the offsets, so a later topic has another id
         if not ids:  # brokers without ids, or away: once they are back they are asked again
             topics.latest_offsets(self._settings, [self._topic])
             ids = topics.topic_ids(self._settings, [self._topic])
         self._take_ids(ids)
         starting = "earliest" if positions else self._starting
         begins = topics.offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
-        if self._ending_at is not None:
-            self._ending = topics.offsets_of(self._settings, [self._topic], self._ending_at, "latest")[self._topic]
+        if self._ending_text is not None:
+            self._ending = topics.offsets_of(self._settings, [self._topic], self._ending_text, "latest")[self._topic]
             last = topics.latest_offsets(self._settings, [self._topic])[self._topic]
-            self._more = {p: last.get(p, 0) > end for p, end in self._ending.items()}
+            self._has_more_after = {p: last.get(p, 0) > end for p, end in self._ending.items()}
         offsets = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
         self.gaps = {
             self._lane(p): (offset, begins[p]) for p, offset in offsets.items() if positions and offset < begins[p]
@@ -130,47 +131,48 @@ class TopicSource:
         if self.gaps and not self._accepts_gap:
             raise _gap_error(self.gaps)
         self._next = {p: max(offset, begins[p]) if positions else offset for p, offset in offsets.items()}
-        self._read_end = dict.fromkeys(self._next, False)
-        self._unassigned = set()
-        self._looked_s = time.monotonic()
+        self._is_read_up = dict.fromkeys(self._next, False)
+        self._held = set()
+        self._searched_s = time.monotonic()
         self._consumer.assign(self._places(self._next))
         for partition, offset in self._next.items():
-            self._is_beyond(partition, offset)
+            self._stop_at_ending(partition, offset)
 
     def look(self) -> None:
         if not self._next:
             self.seek({})
-        ends = self._look()
-        self._there = topics.latest_offsets(self._settings, [self._topic])[self._topic] if ends is None else ends
+        ends = self._find_partitions()
+        self._last_ends = topics.latest_offsets(self._settings, [self._topic])[self._topic] if ends is None else ends
 
     def hold(self, lanes: Collection[str]) -> None:
         """Take partitions from the client, and give them back where they were left."""
-        partitions = {p for p in self._next if self._lane(p) in lanes and p not in self._reached}
-        to_unassign, given_back = partitions - self._unassigned, self._unassigned - partitions
+        partitions = {p for p in self._next if self._lane(p) in lanes and p not in self._finished}
+        to_unassign, given_back = partitions - self._held, self._held - partitions
         if to_unassign:
             self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in to_unassign])
         if given_back:
-            self._read_end |= dict.fromkeys(given_back, False)
+            self._is_read_up |= dict.fromkeys(given_back, False)
             self._consumer.incremental_assign(self._places(given_back))
-        self._unassigned = partitions
+        self._held = partitions
 
     @property
     def ended(self) -> bool:
         """True if every partition has been read to its ending; False without partitions."""
-        return self._ending is not None and bool(self._next) and len(self._reached) == len(self._next)
+        return self._ending is not None and bool(self._next) and len(self._finished) == len(self._next)
 
     def behind(self) -> dict[str, bool]:
-        """Return True for each partition with more records: its end was not reached, or the client knows of more."""
+        """Return True for each partition with more records: the client has not reported its end, or a query has seen a
+        later end. For a partition that was read to its ending, only records after the ending count."""
         behind: dict[str, bool] = {}
         for partition, offset in self._next.items():
-            is_behind = not self._read_end[partition]
-            if partition in self._reached:
-                is_behind = self._more.get(partition, True)
+            is_behind = not self._is_read_up[partition]
+            if partition in self._finished:
+                is_behind = self._has_more_after.get(partition, True)
             elif is_behind:
                 ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
                 is_behind = ends is None or ends[1] < 0 or ends[1] > offset
-            if partition not in self._reached:
-                is_behind = is_behind or offset < self._there.get(partition, 0)
+            if partition not in self._finished:
+                is_behind = is_behind or offset < self._last_ends.get(partition, 0)
             behind[self._lane(partition)] = is_behind
         return behind
 
@@ -187,12 +189,12 @@ class TopicSource:
     def _lane(self, partition: int) -> str:
         return f"{self._topic}[{partition}]"
 
-    def _is_beyond(self, partition: int, offset: int) -> bool:
-        """Return True if the source ends before this offset of a partition, which is then read no more."""
+    def _stop_at_ending(self, partition: int, offset: int) -> bool:
+        """Stop reading a partition if the source ends at or before this offset of it. Return True then."""
         if self._ending is None or offset < self._ending.get(partition, 0):
             return False
-        if partition not in self._reached:
-            self._reached.add(partition)
+        if partition not in self._finished:
+            self._finished.add(partition)
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
         return True
 
@@ -201,11 +203,11 @@ class TopicSource:
         refuse_new_topics(self._ids, ids)
         self._ids |= ids
 
-    def _look(self) -> dict[int, int] | None:
-        """Add new partitions of the topic. Return the end of every partition, or None if the brokers do not answer.
-        Raises: SourceError if the topic was replaced."""
-        self._looked_s = time.monotonic()
-        settings = replace(self._settings, wait_ms=_LOOK_WAIT_MS)
+    def _find_partitions(self) -> dict[int, int] | None:
+        """Find new partitions of the topic, and read them too. Return the end of every partition, or None if the
+        brokers do not answer. Raises: SourceError if the topic was replaced."""
+        self._searched_s = time.monotonic()
+        settings = replace(self._settings, wait_ms=_SEARCH_WAIT_MS)
         try:
             earliest = topics.earliest_offsets(settings, [self._topic])[self._topic]
             latest, ids = topics.latest_offsets_and_ids(settings, [self._topic])
@@ -215,38 +217,39 @@ class TopicSource:
         new = {p: offset for p, offset in earliest.items() if p not in self._next}
         if new:
             self._next |= new
-            self._read_end |= dict.fromkeys(new, False)
+            self._is_read_up |= dict.fromkeys(new, False)
             self._consumer.incremental_assign(self._places(new))
             for partition, offset in new.items():
-                self._is_beyond(partition, offset)
+                self._stop_at_ending(partition, offset)  # a source with an ending does not read new partitions
         ends = latest[self._topic]
-        self._go_on(ends)
+        self._replace_stuck_client(ends)
         return ends
 
-    def _go_on(self, ends: Mapping[int, int]) -> None:
+    def _replace_stuck_client(self, ends: Mapping[int, int]) -> None:
         """Replace the client if it is stuck: it has not returned records that were waiting at an earlier query. A
         client may stop reading when brokers come back, without an error."""
         now_s = time.monotonic()
-        if now_s - self._waiting_s < _STUCK_S:
+        if now_s - self._waiting_since_s < _STUCK_S:
             return
-        partitions = self._next.keys() - self._unassigned - self._reached
+        partitions = self._next.keys() - self._held - self._finished
         waiting = {p: self._next[p] for p in partitions if self._next[p] < ends.get(p, 0)}
-        is_stuck = self._polls >= _POLLS_MIN and any(self._waiting.get(p) == offset for p, offset in waiting.items())
-        self._waiting, self._waiting_s, self._polls = waiting, now_s, 0
+        stays = any(self._waiting_offsets.get(p) == offset for p, offset in waiting.items())
+        is_stuck = self._complete_polls >= _POLLS_MIN and stays
+        self._waiting_offsets, self._waiting_since_s, self._complete_polls = waiting, now_s, 0
         if is_stuck:
             # A stuck client may also be slow to close.
             threading.Thread(target=self._consumer.close, name="cep-close", daemon=True).start()
-            self._consumer, self._waiting = self._client(), {}
+            self._consumer, self._waiting_offsets = self._client(), {}
             self._consumer.assign(self._places(partitions))
 
-    def _heed(self, error: KafkaError, message: Message) -> None:
+    def _handle_notice(self, error: KafkaError, message: Message) -> None:
         """Handle an error or the end of a partition in place of a record. Raises: SourceError unless the fault is
         temporary."""
         partition = message.partition() or 0
         if error.code() == END_CODE:
             self._next[partition] = max(self._next[partition], message.offset() or 0)
-            self._read_end[partition] = True
-            self._is_beyond(partition, self._next[partition])
+            self._is_read_up[partition] = True
+            self._stop_at_ending(partition, self._next[partition])
             return
         place = self._lane(partition)
         if error.code() in GONE_CODES:

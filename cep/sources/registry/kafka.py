@@ -169,23 +169,21 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
     from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: PLC0415
 
     texts = values.to_pylist()
-    refusals = _refusals(form, texts)
+    skip_reason = _skip_reasons(form, texts)
     read = _reader(form)
     context = SerializationContext(topic, MessageField.VALUE)
     rows: list[dict[str, Any]] = []
-    decoded: list[bytes] = []
     poison: list[Poison] = []
     for value in texts:
-        reason = "the record is empty" if not value else refusals(value)
+        reason = "the record is empty" if not value else skip_reason(value)
         if not reason:
             try:
                 rows.append(read(value, context))
-                decoded.append(value)
                 continue
-            except Exception as error:  # noqa: BLE001 the deserializers have no common error; the registry was asked above
+            except Exception as error:  # noqa: BLE001 deserializers have no common error; the registry was asked above
                 reason = str(error).split("\n")[0] or type(error).__name__
         poison.append(Poison("unreadable", reason, _shown(value)))
-    parts = [part for view in form.mapping.views for part in _columns(schema, view, rows, decoded)]
+    parts = [part for view in form.mapping.views for part in _decoded_columns(schema, view, rows)]
     merged, _ = in_row_order(schema, parts)
     return replace(merged, poison=(*merged.poison, *poison))
 
@@ -211,11 +209,12 @@ def _without_frames(values: pa.Array) -> pa.Array:
     return pc.replace_with_mask(data, is_framed, cut)
 
 
-def _columns(
-    schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], values: Sequence[bytes], first_row: int = 0
+def _decoded_columns(
+    schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], first_row: int = 0
 ) -> list[EventRows]:
-    """Decode rows to columns in one piece; by halves if a field has several kinds of values. Rows count from
-    `first_row`."""
+    """Put rows into columns and decode these; by halves if a field has several kinds of values, until a row is alone.
+    Its values that no column can hold are strays: null in the column, shown in the reason. Rows count from `first_row`.
+    """
     if not rows:
         return []
     fields = {name: [mapping.value(row, name) for row in rows] for name in mapping.paths(schema)}
@@ -229,8 +228,8 @@ def _columns(
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         half = len(rows) // 2
         return [
-            *_columns(schema, mapping, rows[:half], values[:half], first_row),
-            *_columns(schema, mapping, rows[half:], values[half:], first_row + half),
+            *_decoded_columns(schema, mapping, rows[:half], first_row),
+            *_decoded_columns(schema, mapping, rows[half:], first_row + half),
         ]
     table = pa.Table.from_arrays(arrays, names=present) if present else pa.table({TYPE_FIELD: pa.nulls(len(rows))})
     show = partial(_shown_row, schema, mapping, rows)
@@ -280,8 +279,9 @@ def _waits(registry: tuple[tuple[str, str], ...]) -> dict[str, int]:
     return {**_WAITS, **{name: int(value) for name, value in registry if name in _NUMBERS}}
 
 
-def _refusals(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[bytes], str]:
-    """Return a function that gives the reason to skip a record, "" for none: an unknown schema, or too high a cost."""
+def _skip_reasons(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[bytes], str]:
+    """Return a function that gives the reason to skip a record, "" for none: its schema is unknown, or it is too costly
+    to decode (see `Shape`, for nested schemas). A frame is the bytes before a value, with the id of its schema."""
     if not form.registry:
         shape = _shape_of_file(str(form.schema_file))
         return lambda value: _too_costly(shape, value)

@@ -34,7 +34,7 @@ from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsReader, KafkaEve
 from cep.runners.spark.packed import TIMES
 from cep.runners.spark.session import create_session
 from cep.sources.kafka import topic_ids
-from cep.sources.offsets import Look, Position, next_look
+from cep.sources.offsets import BatchClock, Position, next_empty_batch
 from cep.step.event_time import NOTHING_READ, PartitionTimes, TimesRead, merge_times, watermark_of
 from cep.step.job import Job
 from tests.mock_kafka import PARTITIONS, MockKafka
@@ -336,7 +336,7 @@ def test_what_waits_holds_the_watermark_though_nothing_of_it_is_read(stream: Str
     stream.send(0, PAST_MS + 10, PAST_MS + 20)
     stream.send(1, PAST_MS + 1)
     end = Position.from_json(stream.reader.latestOffset(stream.at, stream.reader.getDefaultReadLimit()))
-    position = Position({"looks": {**end.offsets["looks"], 1: 0}}, {"looks": [1]}, end.topic_ids, end.look)
+    position = Position({"looks": {**end.offsets["looks"], 1: 0}}, {"looks": [1]}, end.topic_ids, end.clock)
     (task,) = stream.reader.partitions(stream.at, position.to_json())
     assert task.times.partitions.keys() == {"looks-0", "looks-1"}  # type: ignore[attr-defined]
     assert task.times.partitions["looks-1"].is_behind  # type: ignore[attr-defined]
@@ -364,17 +364,17 @@ def test_a_heartbeat_is_planned_behind_all_that_stood_before_it(stream: Stream) 
 
 
 def test_a_look_is_due_once_for_each_wait() -> None:
-    assert next_look(None, 100, [10]) is None, "nothing has been read"
-    assert next_look(Look(5, 5), 15, [10, 50]) is None
-    assert next_look(Look(5, 5), 16, [10, 50]) == Look(16, 5, 1)
-    assert next_look(Look(16, 5, 1), 55, [10, 50]) is None
-    assert next_look(Look(16, 5, 1), 56, [10, 50]) == Look(56, 5, 2)
-    assert next_look(Look(56, 5, 2), 10**15, [10, 50]) is None
+    assert next_empty_batch(None, 100, [10]) is None, "nothing has been read"
+    assert next_empty_batch(BatchClock(5, 5), 15, [10, 50]) is None
+    assert next_empty_batch(BatchClock(5, 5), 16, [10, 50]) == BatchClock(16, 5, 1)
+    assert next_empty_batch(BatchClock(16, 5, 1), 55, [10, 50]) is None
+    assert next_empty_batch(BatchClock(16, 5, 1), 56, [10, 50]) == BatchClock(56, 5, 2)
+    assert next_empty_batch(BatchClock(56, 5, 2), 10**15, [10, 50]) is None
 
 
 def test_a_position_of_an_earlier_build_has_no_clock() -> None:
-    look = Look(7, 5, 1, is_end=True)
-    for position in (Position({"t": {0: 1}}), Position({"t": {0: 1}}, {"t": [0]}, {"t": "id"}, look)):
+    clock = BatchClock(7, 5, 1, is_end=True)
+    for position in (Position({"t": {0: 1}}), Position({"t": {0: 1}}, {"t": [0]}, {"t": "id"}, clock)):
         assert Position.from_json(json.loads(json.dumps(position.to_json()))) == position
 
 
