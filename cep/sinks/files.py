@@ -47,7 +47,7 @@ class FileSink:
         # 19 digits hold every int64, so that the order of names is the order of batches.
         path = self._directory / f"{_PREFIX}{batch_id:019d}.{self._form}"
         try:
-            _refuse_strangers(path, alerts)
+            _refuse_other_alerts(path, alerts)  # that another job has written under the same number
             replace_file(path, lambda file: _fill(file, alerts, self._form))
         except OSError as error:
             raise SinkError(
@@ -84,7 +84,8 @@ def _fill(file: BinaryIO, alerts: pa.Table, form: Form) -> None:
         file.writelines(line + b"\n" for line in json_lines(alerts))
 
 
-def _refuse_strangers(path: Path, alerts: pa.Table) -> None:
+def _refuse_other_alerts(path: Path, alerts: pa.Table) -> None:
+    """Raise SinkError if the file exists and holds other alerts than these."""
     if not path.exists():
         return
     ours, theirs = set(alerts["alert_id"].to_pylist()), _ids(path)

@@ -24,7 +24,8 @@ from cep.kernels.layout import Int64
 from cep.kernels.records import Texts
 from cep.kernels.text.json_form import NUMBER, QUOTED, RAW, TIME, TRUTH, write_lists, write_objects
 
-_OFTEN_NOTHING = ("origins", "history_cut", "history_folded", "history_from", "unconfirmed", "flawed")
+# Left out of a line if they are null, false or empty.
+_OPTIONAL_MEMBERS = ("origins", "history_cut", "history_folded", "history_from", "unconfirmed", "flawed")
 _ROWS = 1_000  # of lines that are put together at once
 _FEW = 5  # alerts: up to this number Python is faster than the kernel: 0.6 of its time for one alert, 0.9 for five
 _SHAPES_CACHED = 16
@@ -39,16 +40,17 @@ def json_lines(alerts: pa.Table) -> Iterator[bytes]:
 
 
 def _few_lines(batch: pa.RecordBatch) -> Sequence[bytes]:
-    """Write alerts as Python objects, because the kernel's call has a fixed cost for each column."""
+    """Write a few alerts by Python objects. `_many_lines` writes the same by a compiled kernel, whose call has a fixed
+    cost for each column. Members of _OPTIONAL_MEMBERS are left out if they are null, false or empty."""
     try:
         columns = [_values(column) for column in batch.columns]
     except OverflowError:  # Python has no year beyond 9999
         return list(_many_lines(batch))
     names, lines = batch.schema.names, []
     for row in zip(*columns, strict=True):
-        alert = {name: value for name, value in zip(names, row, strict=True) if value or name not in _OFTEN_NOTHING}
+        alert = {name: value for name, value in zip(names, row, strict=True) if value or name not in _OPTIONAL_MEMBERS}
         if alert.get("measures") is not None:
-            alert["measures"] = orjson.Fragment(alert["measures"])
+            alert["measures"] = orjson.Fragment(alert["measures"])  # it is JSON already
         lines.append(orjson.dumps(alert))
     return lines
 
@@ -84,10 +86,12 @@ def _many_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int) -> Texts:
-    """Write each row as a JSON object. `fields` and `columns` are its members, all of length `count`."""
+    """Write each row as a JSON object. `fields` and `columns` are its members, all of length `count`. The kernel takes
+    the texts of all columns in one buffer, with `offsets` of each text in it; other values are `numbers`. RAW texts are
+    JSON already (measures, lists). A member that `may_be_absent` is not written as null."""
     if not count:
         return Texts(np.zeros(1, np.int64), np.zeros(0, np.uint8))
-    names, kinds, may_lack = _shape(tuple([(field.name, field.type) for field in fields]))
+    names, kinds, may_be_absent = _shape(tuple([(field.name, field.type) for field in fields]))
     offsets = np.zeros((len(columns), count + 1), np.int64)
     numbers = np.zeros((len(columns), count), np.int64)
     valid = np.ones(numbers.shape, np.bool_)
@@ -97,17 +101,17 @@ def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int
         if column.null_count:
             valid[index] = column.is_valid()
             if column.null_count == count:
-                continue
+                continue  # without a value to copy
         if kind in (RAW, QUOTED):
             starts, content = _lists(column) if pa.types.is_list(column.type) else _texts(column)
-            offsets[index] = starts + (size - starts[0])
+            offsets[index] = starts + (size - starts[0])  # the texts of a column follow the texts before it
             contents.append(content[starts[0] : starts[-1]])
             size = int(offsets[index, -1])
         elif kind == TRUTH:
             numbers[index] = column.fill_null(False) if column.null_count else column
         else:
             numbers[index] = _integers(column.cast(_STAMP) if kind == TIME and column.type != _STAMP else column)
-    return Texts(*write_objects(names, kinds, may_lack, Texts(offsets, np.concatenate(contents)), numbers, valid))
+    return Texts(*write_objects(names, kinds, may_be_absent, Texts(offsets, np.concatenate(contents)), numbers, valid))
 
 
 @lru_cache(maxsize=_SHAPES_CACHED)
@@ -116,8 +120,8 @@ def _shape(fields: Sequence[tuple[str, pa.DataType]]) -> tuple[Texts, Int64, NDA
     members = [(b"," if number else b"{") + orjson.dumps(name) + b":" for number, (name, _) in enumerate(fields)]
     ends = np.cumsum([0, *map(len, members)])
     kinds = [RAW if name == "measures" else _kind(type_) for name, type_ in fields]
-    may_lack = [name in _OFTEN_NOTHING for name, _ in fields]
-    return Texts(ends, np.frombuffer(b"".join(members), np.uint8)), np.array(kinds), np.array(may_lack)
+    may_be_absent = [name in _OPTIONAL_MEMBERS for name, _ in fields]
+    return Texts(ends, np.frombuffer(b"".join(members), np.uint8)), np.array(kinds), np.array(may_be_absent)
 
 
 def _kind(type_: pa.DataType) -> int:

@@ -95,9 +95,9 @@ class Transactions:
         self._newest: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
         self._ends: dict[int, int] = {}  # the end offset of each partition, looked up between micro-batches
         self._ends_s = -_ENDS_AGE_S
-        self._has_looked = False  # True once the topic's content has been read
+        self._knows_newest = False  # True once the number of the last micro-batch in the topic has been read
         self._has_written = False
-        self._is_doubtful = False  # the brokers went away in the middle of something
+        self._must_recover = False  # the brokers went away, so that the outcome of a request is unknown
         self._connect()
 
     def _connect(self) -> None:
@@ -112,65 +112,65 @@ class Transactions:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
         self._is_open = False
 
-    def deliver(self, records: Sequence[Record], batch_id: int, beside: Sequence[Record] = ()) -> None:
-        """Write the micro-batch and `beside` to the topic in one transaction, unless they are already there.
+    def deliver(self, records: Sequence[Record], batch_id: int, carried: Sequence[Record] = ()) -> None:
+        """Write the micro-batch and `carried` (records of another topic) in one transaction, unless they are there.
 
-        Raises: SinkError; SinkAwayError if brokers do not answer within `wait_ms_max`, and the same may be written
-        again.
+        The same transaction commits an offset of the job's consumer group: the batch id + 1, with a digest of the
+        records. Raises: SinkError; SinkAwayError if brokers do not answer within `wait_ms_max`; then try again.
         """
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             digest = _digest(records)
             while True:
                 try:
-                    if self._connect_again((batch_id, digest), deadline_s):
-                        break
+                    if self._recover((batch_id, digest), deadline_s):
+                        break  # it is already in the topic
                     self._open(deadline_s)
-                    if not (records or beside) or self._is_there(batch_id, digest):
+                    if not (records or carried) or self._is_there(batch_id, digest):
                         return
-                    self._send([*records, *beside], TopicPartition(*self._partition, batch_id + 1, digest), deadline_s)
+                    self._send([*records, *carried], TopicPartition(*self._partition, batch_id + 1, digest), deadline_s)
                     self._commit(deadline_s)
                     break
                 except _AgainError as error:
                     if monotonic() >= deadline_s:
-                        self._is_doubtful = True
+                        self._must_recover = True
                         raise SinkAwayError(self._failed(records, batch_id, str(error), "no_answer")) from error
         except KafkaException as error:
             if _is_fenced(error):
                 raise SinkError(self._failed(records, batch_id, _reason(error))) from error
-            self._is_doubtful = True
+            self._must_recover = True
             reason = client.sink_reason(error)
             raise SinkAwayError(self._failed(records, batch_id, _reason(error), reason), reason) from error
         self._newest = (batch_id, digest)
         self._has_written = True
 
-    def _connect_again(self, begun: tuple[int, str], deadline_s: float) -> bool:
-        """Create new clients after an outage. Return True if `begun`, the micro-batch to write, is in the topic.
+    def _recover(self, batch: tuple[int, str], deadline_s: float) -> bool:
+        """After an outage, return True if the micro-batch to write (id, digest) is in the topic. Otherwise make new
+        clients: only then, because another process may have written it, which new clients would fence off.
 
-        No clients are created then: another process may have written it, and new clients would fence that process off.
-        Raises: SinkError if another process has taken over the job; KafkaException.
+        The committed offset of the job's group is the last batch id + 1, its metadata the digest. Raises: SinkError if
+        the offset has moved since this process read it, so another process has taken over the job; KafkaException.
         """
-        if not self._is_doubtful:
+        if not self._must_recover:
             return False
         target = self._target
-        fixed = {
-            "group.id": self._name,
-            "isolation.level": "read_uncommitted",
-        }  # open transactions must not block this reader
+        # Open transactions must not block this reader.
+        fixed = {"group.id": self._name, "isolation.level": "read_uncommitted"}
         consumer = Consumer(client.reader_options(target.servers, target.settings, fixed=fixed))
+        timeout_s = client.seconds_left(deadline_s)
         try:
-            (place,) = consumer.committed([TopicPartition(*self._partition)], timeout=client.seconds_left(deadline_s))
+            (committed,) = consumer.committed([TopicPartition(*self._partition)], timeout=timeout_s)
         finally:
             consumer.close()
-        if place.error is not None:
-            raise KafkaException(place.error)
-        newest_batch = (place.offset - 1, place.metadata or "")
-        if newest_batch == begun:
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        newest_id, newest_digest = committed.offset - 1, committed.metadata or ""
+        if (newest_id, newest_digest) == batch:
             return True
-        if place.offset - 1 > self._newest[0] and self._has_looked:
-            raise self._taken_over(newest_batch[0])
+        if newest_id > self._newest[0] and self._knows_newest:
+            raise self._taken_over(newest_id)
         self._connect()
-        self._is_doubtful = False
+        self._must_recover = False
         return False
 
     def _taken_over(self, batch_id: int) -> SinkError:
@@ -201,16 +201,15 @@ class Transactions:
             ) from error
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the keys of records after a micro-batch, and the number of the last micro-batch. Raises: SinkError.
-
-        The records are read from the topic's place on, or since an hour before. Without later micro-batches, none are.
-        """
+        """Return the keys (alert ids) of records after the micro-batch `after`, the last one that a restarted job knows
+        of, perhaps with earlier ones, and the number of the last micro-batch in the topic. If that is a later one, the
+        topic is read from the offsets in `places` (see `place`), or since an hour before. Raises: SinkError."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             self._open(deadline_s)
-            number = self._newest[0]
+            number, _digest_of_newest = self._newest
             earliest_ms = since_ms - _RECALL_MS_BEFORE
-            keys = frozenset(self._keys(earliest_ms, places, deadline_s)) if number > after else frozenset[str]()
+            keys = frozenset(self._record_keys(earliest_ms, places, deadline_s)) if number > after else frozenset[str]()
         except KafkaException as error:
             raise _kind(error)(
                 f"topic {self._target.topic} at {self._target.servers} does not tell which {self._noun} it has: "
@@ -222,34 +221,29 @@ class Transactions:
         """Return the topic and for each partition an offset, a few seconds old, before all that will be written."""
         if monotonic() - self._ends_s > _ENDS_AGE_S:
             with suppress(KafkaException):  # the one before is as good, and further from the end
-                self._learn_ends(monotonic() + _COORDINATOR_S)
+                self._look_up_ends(monotonic() + _COORDINATOR_S)
         return orjson.dumps([self._target.topic, sorted(self._ends.items())]).decode()
 
-    def _learn_ends(self, deadline_s: float) -> None:
+    def _look_up_ends(self, deadline_s: float) -> None:
         topic = self._target.topic
         partitions = self._consumer.list_topics(topic, client.seconds_left(deadline_s)).topics[topic].partitions
         end_requests = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
         ends = self._consumer.offsets_for_times(end_requests, client.seconds_left(deadline_s)) if end_requests else []
         self._ends, self._ends_s = {end.partition: end.offset for end in ends if end.error is None}, monotonic()
 
-    def _keys(self, since_ms: int, places: Sequence[str], deadline_s: float) -> Iterator[str]:
-        """Yield the keys of the topic's records from the known places on, or since a time."""
-        fixed = {**_READING, "group.id": self._name}
+    def _record_keys(self, since_ms: int, places: Sequence[str], deadline_s: float) -> Iterator[str]:
+        """Yield the keys (alert ids) of the topic's records up to its present end: from the offsets in `places` (which
+        `place` returned before the records were written), or without them since a time."""
+        topic, fixed = self._target.topic, {**_READING, "group.id": self._name}
         consumer = Consumer(client.reader_options(self._target.servers, self._target.settings, fixed=fixed))
         try:
-            partitions = (
-                consumer.list_topics(self._target.topic, client.seconds_left(deadline_s))
-                .topics[self._target.topic]
-                .partitions
-            )
-            ends = {topic: dict(offsets) for topic, offsets in map(orjson.loads, places)}.get(self._target.topic)
-            if ends is None:
-                start_times = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
+            partitions = consumer.list_topics(topic, client.seconds_left(deadline_s)).topics[topic].partitions
+            starts = {name: dict(offsets) for name, offsets in map(orjson.loads, places)}.get(topic)
+            if starts is None:
+                start_times = [TopicPartition(topic, partition, since_ms) for partition in partitions]
                 consumer.assign(consumer.offsets_for_times(start_times, client.seconds_left(deadline_s)))
             else:  # a partition that the topic got later is read from its start
-                consumer.assign(
-                    [TopicPartition(self._target.topic, p, ends.get(p, OFFSET_BEGINNING)) for p in partitions]
-                )
+                consumer.assign([TopicPartition(topic, p, starts.get(p, OFFSET_BEGINNING)) for p in partitions])
             unread = set(partitions)
             while unread:
                 for message in consumer.consume(_RECALL_RECORDS, _RECALL_WAIT_S):
@@ -269,7 +263,8 @@ class Transactions:
         self._consumer.close()  # and a transaction that is open is aborted by the next process of the job
 
     def _open(self, deadline_s: float) -> None:
-        """End the transaction that an earlier process of this job left open, and read its last micro-batch."""
+        """End the transaction that an earlier process of this job left open, and read its last micro-batch: the
+        committed offset of the job's group is its id + 1, the offset's metadata the digest of its records."""
         if self._is_open:
             return
         self._producer.init_transactions(client.seconds_left(deadline_s))
@@ -278,9 +273,9 @@ class Transactions:
         )
         if committed.error is not None:
             raise KafkaException(committed.error)
-        if committed.offset >= 0:
+        if committed.offset >= 0:  # the job has written to the topic before
             self._newest = (committed.offset - 1, committed.metadata or "")
-        self._is_open = self._has_looked = True
+        self._is_open = self._knows_newest = True
 
     def _is_there(self, batch_id: int, digest: str) -> bool:
         """Return True if the micro-batch is already in the topic. Raises: SinkError if its number has other records."""
@@ -336,12 +331,12 @@ class Transactions:
         try:
             answer.result(wait_s + _GRACE_S)
         except TimeoutError as error:
-            self._is_doubtful = True
+            self._must_recover = True
             raise _AgainError("the group's coordinator gave no answer") from error
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
-            self._is_doubtful = True
+            self._must_recover = True
             raise _AgainError(error.args[0].str()) from error
 
     # Step 4.
@@ -373,7 +368,8 @@ class Transactions:
 
 
 class KafkaTransactionSink(Transactions):
-    """A sink that writes alerts to a topic in transactions: readers of committed records get each alert once."""
+    """A sink that writes alerts to a topic in transactions: readers of committed records get each alert once. Records
+    of the job's state, for another topic, may be carried: they are committed together with the alerts or not at all."""
 
     def __init__(self, target: KafkaTarget) -> None:
         super().__init__(target, "alerts")
@@ -400,13 +396,14 @@ class KafkaDeadLetters(Transactions):
         self.deliver(_letter_records(dead_letters), batch_id)
 
     def place(self) -> str:
-        """Return an empty place: dead letters cannot be recalled by id."""
+        """Return an empty text: `recall` reads no records, because dead letters lack ids."""
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the number of the last micro-batch in the topic, so that no other one gets it. Raises: SinkError."""
+        """Return only the number of the last micro-batch in the topic, so that no other gets it. Raises: SinkError."""
         self.open()
-        return Recalled(frozenset(), max(after, self._newest[0]))
+        number, _digest_of_newest = self._newest
+        return Recalled(frozenset(), max(after, number))
 
 
 class _AtOnce:

@@ -34,7 +34,8 @@ class SinkJob:
     """The job that sinks belong to.
 
     `refused` is called with the name of a sink, the number of refused alerts, and the reason. `name_in` returns the
-    name of the job in a topic; None: records go out at once. `client` configures Kafka's client for alerts.
+    name that identifies the job's transactions in a topic; None: records are sent without transactions, for a job
+    without a checkpoint. `client` configures Kafka's client for alerts.
     """
 
     settings: Settings

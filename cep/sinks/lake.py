@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ID = "alert_id"
 _COLOR = re.compile(r"\x1b\[\d+m|↳")  # of a terminal, in messages of the library
-_CLOCKS_MS = 3_600_000  # clocks differ; ids of before do no harm
+_CLOCKS_DIFFER_MS = 3_600_000  # clocks differ; ids of before do no harm
 # One try at a remote place: the library alone would try for three minutes.
 _ONE_TRY = {"connect_timeout": "5s", "timeout": "10s", "max_retries": "1", "retry_timeout": "10s"}
 # Part of a message of the library, as it lacks codes → a word of SINK_REASONS; the first match counts.
@@ -82,18 +82,19 @@ class LakeSink:
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the ids in files that were written since `since_ms`, as of RecallingSink.recall. Raises: SinkError."""
+        """Return the ids of alerts in files written since `since_ms`, so that a restarted job does not send them again;
+        none if `after` is the last micro-batch of the table. `places` are not needed. Raises: SinkError."""
         try:
             table = self._table()
             newest = -1 if table is None else self._newest(table)
             if table is None or newest <= after:
                 return Recalled(frozenset(), after)
             written = pa.table(table.get_add_actions(flatten=True))
-            recent = written.filter(pc.greater_equal(_ms(written["modification_time"]), since_ms - _CLOCKS_MS))
+            recent = written.filter(pc.greater_equal(_ms(written["modification_time"]), since_ms - _CLOCKS_DIFFER_MS))
             names = set(recent["path"].to_pylist())
             dataset: Any = table.to_pyarrow_dataset()
-            parts = [part for part in dataset.get_fragments() if any(part.path.endswith(name) for name in names)]
-            ids = frozenset(name for part in parts for name in part.to_table(columns=[_ID])[_ID].to_pylist())
+            files = [file for file in dataset.get_fragments() if any(file.path.endswith(name) for name in names)]
+            ids = frozenset(alert_id for file in files for alert_id in file.to_table(columns=[_ID])[_ID].to_pylist())
             return Recalled(ids, newest)
         except (self._library.exceptions.DeltaError, OSError, pa.ArrowException) as error:
             raise SinkError(

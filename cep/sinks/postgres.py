@@ -64,7 +64,7 @@ class PostgresSink:
         self._connection: psycopg.Connection[Any] | None = None
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Insert the alerts into the table, unless they are already there. Raises: SinkAwayError."""
+        """Insert the alerts into the table; it ignores the ones whose id it has already. Raises: SinkAwayError."""
         if alerts.num_rows == 0:
             return
         rows = _rows(alerts)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 10.0
 # Answers that judge the content of a request. All others judge the sender, the address or the moment.
-_OF_ALERTS = frozenset((400, 413, 422))
+_REFUSES_ALERTS = frozenset((400, 413, 422))
 _REASONS = {401: "access", 403: "access", 407: "access", 404: "missing", 405: "missing", 410: "missing"}
 _REDIRECTS, _CLIENT_ERRORS = 300, 400
 
@@ -128,8 +128,9 @@ class WebhookSink:
         self.refused.close()
 
     def _status(self, lines: Sequence[bytes], batch_id: int) -> int | None:
-        """Send a request; return None for a delivery, or the status with which the receiver refuses its alerts."""
-        count = f"{len(lines)} alerts of micro-batch {batch_id}"
+        """Send a request; return None for a delivery, or the status with which the receiver refuses its alerts. Raises:
+        SinkAwayError for any other answer: it concerns the receiver, and the same request may succeed later."""
+        alerts_text = f"{len(lines)} alerts of micro-batch {batch_id}"
         body, stamp = b"\n".join(lines) + b"\n", str(int(time.time()))
         headers = {
             "content-type": "application/x-ndjson",
@@ -141,14 +142,14 @@ class WebhookSink:
             answer = self._client.post(self._target.url, content=body, headers=headers)
         except self._library.HTTPError as error:
             error_text = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
-            raise sink_away(count, self._target.shown, error_text, "no_answer") from error
+            raise sink_away(alerts_text, self._target.shown, error_text, "no_answer") from error
         if answer.is_success:
             return None
         status = answer.status_code
-        if status in _OF_ALERTS:
+        if status in _REFUSES_ALERTS:
             return status
         reason = _REASONS.get(status, "missing" if _REDIRECTS <= status < _CLIENT_ERRORS else "busy")
-        raise sink_away(count, self._target.shown, f"it answered {status}", reason)
+        raise sink_away(alerts_text, self._target.shown, f"it answered {status}", reason)
 
 
 def signature(secret: bytes, stamp: str, body: bytes) -> str:
