@@ -34,13 +34,14 @@ _PATTERNS = (
 
 @contextmanager
 def compiled_ahead(kernels: Iterable[Any]) -> Iterator[None]:
-    """Compile the missing kernels of CARRIERS in a second process, if there is a processor for it."""
+    """Compile the missing ones of these `kernels` (of CARRIERS) in a second process while the block runs, if there is a
+    processor for it. They get into the cache on disk, where the block waits for them if it needs them."""
     names = [kernel.__name__ for kernel in dict.fromkeys(kernels) if not _is_compiled(kernel)]
-    process = _begun(names) if names and processors_count() > 1 else None
+    process = _start_process(names) if names and processors_count() > 1 else None
     if process is None:
         yield
         return
-    threading.Thread(target=_announce, args=(process,), name="cep-ahead", daemon=True).start()
+    threading.Thread(target=_announce_compiling, args=(process,), name="cep-ahead", daemon=True).start()
     try:
         yield
     finally:
@@ -53,7 +54,7 @@ def carriers(programs: Iterable[Program]) -> list[Any]:
     return list(dict.fromkeys(map(carrier, programs)))
 
 
-def _begun(names: list[str]) -> subprocess.Popen[bytes] | None:
+def _start_process(names: list[str]) -> subprocess.Popen[bytes] | None:
     # -P: nothing is imported from the folder in which the caller stands.
     words = [sys.executable, "-P", "-m", "cep.runners.ahead", *names]
     silent = subprocess.DEVNULL
@@ -63,7 +64,7 @@ def _begun(names: list[str]) -> subprocess.Popen[bytes] | None:
         return None
 
 
-def _announce(process: subprocess.Popen[bytes]) -> None:
+def _announce_compiling(process: subprocess.Popen[bytes]) -> None:
     """Let the second process count as compiling in this process, for the line of compiling.py."""
     with event.trigger_event("numba:compile"):
         process.wait()

@@ -193,7 +193,7 @@ class JobRejections:
         now_s = time.monotonic()
         if self._latest.counters["records"] >= _RECORDS_MIN and (now_s - self._looked_s) * 1_000 >= self.every_ms:
             self._looked_s = now_s
-            rejections = self._ended_span().rejections
+            rejections = self._end_span().rejections
             is_above = rejections.is_above(self.share_max)
             if rejections.count and not is_above:
                 self._tell(rejections)
@@ -207,7 +207,8 @@ class JobRejections:
         return self._exit_code
 
     def _report(self) -> int:
-        self._ended_span()
+        """Log the rejected records of the whole process. Return the exit code: 1 if they are more than `share_max`."""
+        self._end_span()
         rejections = self._whole.rejections
         if not rejections.records and self.ends:
             self.log.tell("nothing_read", *rejections.lines(REJECTED_MAX, self.share_max))
@@ -220,8 +221,8 @@ class JobRejections:
             self._tell(rejections)
         return int(rejections.is_above(self.share_max))
 
-    def _ended_span(self) -> _Span:
-        """Add the latest micro-batches to the whole. Return them, and begin the next span."""
+    def _end_span(self) -> _Span:
+        """Add the micro-batches since the last report (a span) to the whole. Return them, and begin the next span."""
         ended, self._latest = self._latest, _Span()
         add_counts(self._whole.counters, ended.counters)
         self._whole.examples.join(ended.examples)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from cep.kernels.own_numba import event
 
 _EVENT = "numba:compile"
-_WHY = "compiling the matcher, once after an installation or a change"
+_MESSAGE = "compiling the matcher, once after an installation or a change"
 _BETWEEN_S = 0.2  # two moves of the line, as parts begin
 _TICK_S = 0.5  # and while one goes on
 
@@ -21,32 +21,33 @@ class _Compiling(event.Listener):
     """A line on stderr about the compiled kernels. It moves on a terminal or in a notebook; a log gets it once."""
 
     def __init__(self) -> None:
-        self._moves = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
-        self._count = self._depth = self._width = 0
+        self._is_interactive = sys.stderr.isatty() or "ipykernel" in type(sys.stderr).__module__
+        self._kernels_count = self._compiling_count = self._width = 0  # all, the ones at this moment; the line's length
         self._began = self._shown = 0.0
         self._lock = threading.RLock()
-        self._over = threading.Event()
+        self._is_idle = threading.Event()
 
     def on_start(self, _: event.Event) -> None:
+        """Count a kernel that begins to compile, perhaps inside another one, and show or begin the line."""
         with self._lock:
             now = time.monotonic()
-            if self._count == 0:
+            if self._kernels_count == 0:
                 self._began = now
-                if not self._moves:
-                    self._write(f"cep: {_WHY}: up to half a minute\n")
-            self._count += 1
-            self._depth += 1
-            if self._moves and now - self._shown > _BETWEEN_S:
+                if not self._is_interactive:  # a log
+                    self._write(f"cep: {_MESSAGE}: up to half a minute\n")
+            self._kernels_count += 1
+            self._compiling_count += 1
+            if self._is_interactive and now - self._shown > _BETWEEN_S:
                 self._show(now)
-            if self._moves and self._depth == 1:
-                self._over = threading.Event()
-                threading.Thread(target=self._tick, args=(self._over,), name="cep-compiling", daemon=True).start()
+            if self._is_interactive and self._compiling_count == 1:  # not inside another kernel
+                self._is_idle = threading.Event()
+                threading.Thread(target=self._tick, args=(self._is_idle,), name="cep-compiling", daemon=True).start()
 
     def on_end(self, _: event.Event) -> None:
         with self._lock:
-            self._depth -= 1
-            if self._depth == 0 and self._moves:
-                self._over.set()
+            self._compiling_count -= 1
+            if self._compiling_count == 0 and self._is_interactive:
+                self._is_idle.set()
                 self._draw("")  # the next output begins on an empty line
 
     def _tick(self, over: threading.Event) -> None:
@@ -58,7 +59,7 @@ class _Compiling(event.Listener):
 
     def _show(self, now: float) -> None:
         self._shown = now
-        self._draw(f"cep: {_WHY}: {self._count} parts, {now - self._began:.0f} s")
+        self._draw(f"cep: {_MESSAGE}: {self._kernels_count} parts, {now - self._began:.0f} s")
 
     def _draw(self, text: str) -> None:
         self._write("\r" + text.ljust(self._width) + ("" if text else "\r"))

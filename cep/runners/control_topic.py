@@ -65,7 +65,7 @@ def read_control_topic(topic: Topic) -> tuple[list[Place], int]:
 
 
 def read_status(topic: Topic) -> dict[str, Any] | None:
-    """Read the last word of the job, None if it has not spoken. Raises: SourceError."""
+    """Read the last status that the job wrote to its status topic; None before the first one. Raises: SourceError."""
     last = None
     for _, _, _, value in _values(topic):
         last = value
@@ -93,7 +93,7 @@ def read_audit(topic: Topic) -> list[Line]:
 
 
 def wait_for_status(topic: Topic, is_wanted: Callable[[dict[str, Any]], bool], wait_s: float) -> dict[str, Any] | None:
-    """Wait for a last word of the job that is wanted; None if none comes in time. Raises: SourceError."""
+    """Wait until the last status of the job is a wanted one; None if it is not in time. Raises: SourceError."""
     give_up_s = time.monotonic() + wait_s
     while True:
         status = read_status(topic)

@@ -3,7 +3,7 @@
     DIRECTORY/held_memory.json   {"batch_id": 7, "fired": [[rule, key, ms, for ms] …]}       all
     DIRECTORY/held_memory.jsonl  {"batch_id": 9, "fired": [[rule, key, ms, for ms] …], "gone": [[rule, key] …]}  since
 
-A micro-batch adds a line with its changes. When the lines have grown to several times the first file, that file is
+A micro-batch adds a line with its changes. When the lines have grown to several times the snapshot, that is
 written again with all changes before the micro-batch, and the lines begin with its own. A repeated micro-batch begins
 with the same memory as before. Its line replaces the first one, which may be torn: no reader saw its result.
 Tested by: tests/runners/test_output.py
@@ -21,8 +21,8 @@ from cep.base.files import replace_file
 from cep.rulebook.suppression import LastAlert, LastAlerts, fired_from_json, fired_json
 from cep.sinks.durable import write_durably
 
-_WHOLE, _LINES = "held_memory.json", "held_memory.jsonl"
-_LINES_BYTES_MIN, _LINES_FACTOR = 1 << 20, 2
+_SNAPSHOT, _CHANGES = "held_memory.json", "held_memory.jsonl"
+_CHANGES_BYTES_MIN, _CHANGES_FACTOR = 1 << 20, 2
 
 
 class FiredFiles:
@@ -33,7 +33,7 @@ class FiredFiles:
         self._batch_id = -1
         # The entries before the changes of the last micro-batch.
         self._before: dict[tuple[str, str], LastAlert | None] = {}
-        self._whole_bytes = self._lines_bytes = 0
+        self._snapshot_bytes = self._changes_bytes = 0
         self.memory = self._read()
 
     def begin(self, batch_id: int) -> LastAlerts:
@@ -45,59 +45,63 @@ class FiredFiles:
         return self.memory
 
     def end(self, batch_id: int) -> None:
-        """Write the changes of the micro-batch to the files. Raises: SinkError."""
+        """Append the last alerts that the micro-batch has changed to the file of changes; if that file is long, write
+        the snapshot of all of them again, and replace the file. Raises: SinkError."""
         before = self.memory.changed()
         if not before and batch_id > self._batch_id:
-            return  # most micro-batches
+            return  # most micro-batches; a repeated one must replace its line
         self._batch_id, self._before = batch_id, before
         last = self.memory.last
         fired = fired_json({rule_and_key: last[rule_and_key] for rule_and_key in before if rule_and_key in last})
         gone = sorted(before.keys() - last.keys())
         line = orjson.dumps({"batch_id": batch_id, "fired": fired, "gone": gone}) + b"\n"
         try:
-            if self._lines_bytes == 0 or self._lines_bytes > max(_LINES_BYTES_MIN, _LINES_FACTOR * self._whole_bytes):
-                self._write_whole(batch_id - 1)
-                replace_file(self._directory / _LINES, line)
-                self._lines_bytes = len(line)
+            changes_bytes_max = max(_CHANGES_BYTES_MIN, _CHANGES_FACTOR * self._snapshot_bytes)
+            if self._changes_bytes == 0 or self._changes_bytes > changes_bytes_max:
+                self._write_snapshot(batch_id - 1)  # from before the micro-batch, which may be repeated after a crash
+                replace_file(self._directory / _CHANGES, line)
+                self._changes_bytes = len(line)
             else:
                 self._append(line)
         except OSError as error:
             raise SinkError(
-                f"{self._directory / _LINES} cannot be written: {error}; make room or mend the folder and start "
+                f"{self._directory / _CHANGES} cannot be written: {error}; make room or mend the folder and start "
                 "again: nothing is lost"
             ) from error
 
-    def _write_whole(self, batch_id: int) -> None:
+    def _write_snapshot(self, batch_id: int) -> None:
         """Write all of it as it was before the last micro-batch."""
         then = {**self.memory.last, **self._before}
         fired = fired_json({rule_and_key: times for rule_and_key, times in then.items() if times is not None})
         data = orjson.dumps({"batch_id": batch_id, "fired": fired})
-        replace_file(self._directory / _WHOLE, data)
-        self._whole_bytes = len(data)
+        replace_file(self._directory / _SNAPSHOT, data)
+        self._snapshot_bytes = len(data)
 
     def _append(self, line: bytes) -> None:
-        with (self._directory / _LINES).open("r+b") as file:
-            file.truncate(self._lines_bytes)  # the rest belongs to a write that was cut off
-            file.seek(self._lines_bytes)
+        with (self._directory / _CHANGES).open("r+b") as file:
+            file.truncate(self._changes_bytes)  # the rest belongs to a write that was cut off
+            file.seek(self._changes_bytes)
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self._lines_bytes += len(line)
+        self._changes_bytes += len(line)
 
     def _read(self) -> LastAlerts:
-        whole, lines = self._directory / _WHOLE, self._directory / _LINES
+        """Read the last alert of each rule and key: the snapshot, and the changes since. Raises: StateCorruptError."""
+        snapshot, changes = self._directory / _SNAPSHOT, self._directory / _CHANGES
         try:
-            data = whole.read_bytes() if whole.exists() else b'{"batch_id": -1, "fired": []}'
-            self._whole_bytes, document = len(data), orjson.loads(data)
+            data = snapshot.read_bytes() if snapshot.exists() else b'{"batch_id": -1, "fired": []}'
+            self._snapshot_bytes, document = len(data), orjson.loads(data)
             memory = LastAlerts(fired_from_json(document["fired"]))
             self._batch_id = document["batch_id"]
-            added = lines.read_bytes() if lines.exists() else b""
-            self._lines_bytes = added.rfind(b"\n") + 1  # a process may have been cut off from writing the last line
-            for change in map(orjson.loads, added[: self._lines_bytes].splitlines()):
+            added = changes.read_bytes() if changes.exists() else b""
+            self._changes_bytes = added.rfind(b"\n") + 1  # a process may have been cut off from writing the last line
+            for change in map(orjson.loads, added[: self._changes_bytes].splitlines()):
                 if change["batch_id"] > document["batch_id"]:
                     self._apply(memory, change)
         except (KeyError, TypeError, ValueError) as error:
-            raise StateCorruptError(f"{whole} or {lines} cannot be read ({error!r}); restore a savepoint") from error
+            text = f"{snapshot} or {changes} cannot be read ({error!r}); restore a savepoint"
+            raise StateCorruptError(text) from error
         return memory
 
     def _apply(self, memory: LastAlerts, change: dict[str, Any]) -> None:
@@ -110,8 +114,8 @@ class FiredFiles:
 
 def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:
     """Write the memory of a job that continues another job's state, in the form of `fired_json`. Raises: SinkError."""
-    write_durably(directory / _WHOLE, orjson.dumps({"batch_id": -1, "fired": list(fired)}))
-    (directory / _LINES).unlink(missing_ok=True)
+    write_durably(directory / _SNAPSHOT, orjson.dumps({"batch_id": -1, "fired": list(fired)}))
+    (directory / _CHANGES).unlink(missing_ok=True)
 
 
 def _undo(memory: LastAlerts, before: Mapping[tuple[str, str], LastAlert | None]) -> None:

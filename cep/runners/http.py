@@ -42,7 +42,8 @@ def served(
     address: tuple[str, int] | None, observed: Observed, answers: Answers | None = None, token: str | None = None,
     hosts: Collection[str] = (),
 ) -> Iterator[tuple[str, int] | None]:  # fmt: skip
-    """Answer HTTP requests while the block runs. Yield the address, with the port that was chosen for 0.
+    """Answer HTTP requests while the block runs: from the metrics and health in `observed`, and by the functions that
+    `answers` has for paths. Yield the address, with the port that was chosen for 0; None serves nothing.
 
     `hosts`: more names that the header Host may have. Raises: UsageError if the address is not available.
     """
@@ -169,7 +170,7 @@ def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collect
         header = str(environ.get("HTTP_AUTHORIZATION", "")).encode("utf-8", "surrogateescape")
         # The time that this takes tells nothing of the token.
         is_trusted = token is not None and hmac.compare_digest(header, f"Bearer {token}".encode())
-        if not is_trusted and not _names_us(environ.get("HTTP_HOST"), hosts):
+        if not is_trusted and not _names_this_machine(environ.get("HTTP_HOST"), hosts):
             start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
             return [b"the header Host names no host of this job; add the name to `hosts` of [observe]\n"]
         if path in probes:
@@ -189,10 +190,11 @@ def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collect
     return answer
 
 
-def _names_us(header: str | None, hosts: Collection[str]) -> bool:
-    """Return True if the header Host names this machine. A browser always sends the header; old probes send none."""
+def _names_this_machine(header: str | None, hosts: Collection[str]) -> bool:
+    """Return True if the header Host is an address or a name of this machine. A web page of a stranger can make its own
+    name lead here (DNS rebinding), but not change an address. A browser always sends the header."""
     if header is None:
-        return True
+        return True  # an old probe
     host = _HOST.fullmatch(header.strip())
     if host is None:
         return False

@@ -17,7 +17,7 @@ _JAVA_HELP = "install a JRE 17 or later (Debian: openjdk-17-jre-headless) and se
 
 
 def check_java() -> None:
-    """Raise UsageError unless the Java that Spark will start is new enough and has the module that Spark asks for."""
+    """Raise UsageError unless the Java that Spark will start exists and is new enough."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The first control records of a job, the problems of rule files, and the state of a replay if there is one.
+    """The first control records of a job and the problems of rule files. `warm`, if there is one, is a warm start: the
+    state at the end of a replay, from which the job goes on.
 
     `lists` has the entries of the lists that the records name. `trust` says who must have signed the records.
     """
@@ -82,10 +83,10 @@ def read_folder(folder: Path, lists: ListStore, trust: Trust | None) -> tuple[li
     files, problems = read_rules(folder)
     if trust is not None:
         files = with_signatures(folder, files)
-    list_records, more = read_lists(folder, lists)
-    if trust is not None:
+    list_records, list_problems = read_lists(folder, lists)
+    if trust is not None:  # only lists that the signed rules read, or signed changes of them
         list_records = first_lists(folder, list_records, files)
-    return [*list_records, *files], [*problems, *more]
+    return [*list_records, *files], [*problems, *list_problems]
 
 
 def describe_job(settings: Settings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
@@ -96,7 +97,8 @@ def describe_job(settings: Settings, deployment: Deployment, warm: WarmStart | N
 
 
 def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
-    """Describe the job of these rules, also routed by the keys that later rules may use. Raises: UsageError."""
+    """Describe the job of these rules, also routed by the keys that later rules may use, with a new key for digests. It
+    has as many levels (rules that read alerts of lower ones) as the settings or the rules want. Raises: UsageError."""
     columns = deployment.schema.columns()
     if deployment.schema.protected:
         secret_keys()  # without them no event could be decoded, so the job is not to start
@@ -107,7 +109,7 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
                 raise UsageError(
                     f"--key {','.join(domain)}: the events have no field `{field}`, only {', '.join(columns)}"
                 )
-    begun = 1 if warm is None else warm.about.job.levels_count
+    warm_levels = 1 if warm is None else warm.about.job.levels_count
     return Job(
         deployment.schema,
         tuple(sorted({*deployment.key_domains, *extra})),
@@ -117,7 +119,7 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
         settings.order,
         settings.idle,
         settings.dedup,
-        levels_count=max(settings.levels, begun, levels_needed(deployment.rulebook.deployed())),
+        levels_count=max(settings.levels, warm_levels, levels_needed(deployment.rulebook.deployed())),
         begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
         ahead_ms=settings.ahead_max,
         trust=deployment.rulebook.trust,
@@ -127,7 +129,8 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
 def open_folder(
     settings: JobSettings, checkpoint: Path, job: Job, begins: Beginning, log: Log
 ) -> tuple[Job, tuple[bytes, ...], bool]:
-    """Open a checkpoint folder. Return its job, its first rules, and True if the job goes on. Raises: UsageError."""
+    """Open or create a checkpoint folder. Return the job, with the folder's start time and key of digests, the rules
+    that it began with, and True if it goes on. Raises: UsageError, also if it began from another replay."""
     initial, goes_on = open_checkpoint(checkpoint, job, begins.initial)
     if goes_on and initial != begins.initial:
         _tell_rules_differ(settings, log)

@@ -342,7 +342,8 @@ def _labelled(name: str, values: Mapping[Any, float]) -> Metric:
 
 
 def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
-    """Yield every total as a counter; totals that differ only in the brackets form one family."""
+    """Yield every total as a counter. Totals that differ only in the brackets form one family, with labels: a total
+    `alerts[rule@3]` is in `cep_alerts` with the labels rule and 3. Totals that can fall are gauges, and left out."""
     families: dict[str, CounterMetricFamily] = {}
     from_zero = dict.fromkeys([*meanings.FROM_ZERO, *(f"poison[{code}]" for code in meanings.POISON_CODES)], 0)
     for full_name, count in sorted({**from_zero, **totals}.items()):

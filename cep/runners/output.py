@@ -49,8 +49,8 @@ class Replayed:
     """The result of a replay: alerts in their order, dead letters (JSON), counters by name, and the elapsed time.
 
     `since_ms` is the time of the first event, `watermark_ms` the watermark at the end (step/history_end.py). A replay
-    that ends in a cut has its event time in `until_ms`, and `state_files` (warm_start.py). `marks`: of keys with
-    unreadable values.
+    that leaves its state to a live job ends in a cut: at the event time `until_ms`, with the state in `state_files`.
+    `marks` are the keys that had events with unreadable values, and when: their next alerts may be wrong.
     """
 
     alerts: pa.Table

@@ -47,7 +47,7 @@ class RuleOutput:
             self._policies = Policies.from_json(self.status["policies"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateCorruptError(f"{path} does not say which rules there are ({error!r}); restore it") from error
-        self._fired = FiredFiles(directory)
+        self._last_alerts = FiredFiles(directory)
 
     def announce(self) -> None:
         """Publish the status of the job when it starts. Raises: the errors of `publish`."""
@@ -60,20 +60,20 @@ class RuleOutput:
     ) -> tuple[pa.Table, Counter[str]]:  # fmt: skip
         """Return the alerts that go out, and the counters of the suppressed ones.
 
-        `status` is given if the rules have changed, `open_runs` are by rule and version, and `marks` are of the events
-        of the micro-batch. Raises: SinkError if the files cannot be written; the errors of `publish`.
+        `status` is given if the rules have changed, `open_runs` are by rule and version, and `marks` are the keys of
+        events with unreadable values. Raises: SinkError if the files cannot be written; the errors of `publish`.
         """
         if status is not None:
             values = {**orjson.loads(status), "batch_id": batch_id, "open_runs": open_runs}
             self.status = write_status(self._directory, values)
             self._policies = Policies.from_json(self.status["policies"])
-        memory = self._fired.begin(batch_id)
-        # 9 suppress
+        memory = self._last_alerts.begin(batch_id)
+        # Step 9 of a micro-batch: suppress alerts that come too soon after the last one of their rule and key.
         sent = filter_alerts(alerts, self._policies, memory, watermark_ms, marks)
         if sent.suppressed:
             lines = b"\n".join(sent.suppressed) + b"\n"
             write_durably(self._directory / SUPPRESSED_FOLDER / f"batch-{batch_id:019d}.jsonl", lines)
-        self._fired.end(batch_id)
+        self._last_alerts.end(batch_id)
         if status is not None:
             # Last, so that a reader of the new status finds the alerts that it suppressed.
             self.announce()

@@ -54,6 +54,7 @@ class SparkRunner(JobRunner):
     """The runner on Spark."""
 
     def check(self, settings: Settings, *, until_end: bool) -> None:
+        """Refuse settings that this runner cannot use, before Spark starts. Raises: UsageError."""
         path = settings.job.checkpoint
         if path is None:
             raise UsageError("give --checkpoint, or the same in a settings file (`cep settings` prints one)")
@@ -67,7 +68,7 @@ class SparkRunner(JobRunner):
         check_sources(settings, topics, _FLAGS, _READABLE)
         kinds.sink_names(settings)  # an address that may not be used is refused before Spark starts
         kinds.check_dead_letters(settings)
-        _events(settings)
+        _events(settings)  # for its errors
 
     def lists(self, settings: Settings, begins: Beginning) -> ListStore:
         lists = RulebookStore((_checkpoint(settings) / live_checkpoint.RULEBOOKS_FOLDER).resolve()).lists
@@ -143,16 +144,17 @@ def _checkpoint(settings: Settings) -> Path:
 
 
 def _output(start: JobStart, report: Callable[[BatchReport], None]) -> LiveOutput:
+    """Open the sinks of alerts and dead letters. `Patience` tries a sink again while it is away."""
     settings, observed, checkpoint = start.settings, start.observed, _checkpoint(start.settings)
     job_name = live_checkpoint.job_id(checkpoint)
     job = kinds.SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
     dead_letters, sinks = kinds.open_dead_letters(job), kinds.open_sinks(job)
     assert dead_letters is not None, "the job has a folder"
     observed.sink_names, observed.sink_addresses = tuple(sinks), kinds.sink_addresses(settings)
-    outlets = list(sinks.values())
-    patience = Patience(start.stop.event, observed.away, refusals=kinds.refusals_of(outlets))
+    alert_sinks = list(sinks.values())
+    patience = Patience(start.stop.event, observed.away, refusals=kinds.refusals_of(alert_sinks))
     return LiveOutput(
-        checkpoint, dead_letters, outlets, report, observed.sending, audit_copy(settings), patience, tuple(sinks)
+        checkpoint, dead_letters, alert_sinks, report, observed.sending, audit_copy(settings), patience, tuple(sinks)
     )
 
 
@@ -169,7 +171,7 @@ def open_session(settings: SparkSettings, log: Log) -> Any:
         if not warming.is_done():
             log.tell("compiling", "compiling the kernels, once after an installation or a change: about half a minute")
             with console.status("compiling the kernels"):
-                while not warming.is_done():
+                while not warming.is_done():  # which waits some seconds
                     pass
     return spark
 

@@ -24,7 +24,7 @@ from cep.base.limits import STOP_MS_MAX
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EXIT_OF_SIGNAL = 128  # as shells have it
 _REPORT_S = 0.3  # for the last lines that another thread prints
-_PASS_ON_S = 0.2  # while Spark starts, a thread passes on what is printed (runners/spark/session.py)
+_LAST_LINES_S = 0.2  # while Spark starts, a thread passes on what is printed (runners/spark/session.py)
 _AWAY = (SourceAwayError, SinkAwayError, StoreAwayError)
 
 
@@ -101,6 +101,7 @@ class Stopping:
                 threading.Thread(target=self._end_in_time, name="cep-stop-in-time", daemon=True).start()
 
     def _end_in_time(self) -> None:
+        """Wait for the job to stop by itself. After STOP_MS_MAX, print its last lines and end the process."""
         if self._ended.wait(STOP_MS_MAX / 1_000):
             return
         with self._end_lock:
@@ -111,6 +112,6 @@ class Stopping:
                 self.close_log()
                 sys.stdout.flush()
                 sys.stderr.flush()
-                time.sleep(_PASS_ON_S)
+                time.sleep(_LAST_LINES_S)  # another thread may be printing them
             finally:
-                os._exit(0)
+                os._exit(0)  # a stop on request is a success

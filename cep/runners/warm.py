@@ -142,7 +142,8 @@ def _part(job: Job) -> None:
 
 
 def _job() -> tuple[Job, Sequence[Program]]:
-    """Build a job whose rules use every kernel."""
+    """Build a job whose rules use every kernel. The order of its programs divides the work with a second process, which
+    compiles the kernels that carry runs from event to event (ahead.py). A plain program has only simple patterns."""
     records = [_rule(number, text) for number, text in enumerate(_PATTERNS)]
     deployment = deploy(records)
     assert not deployment.set_aside, deployment.set_aside
@@ -152,7 +153,7 @@ def _job() -> tuple[Job, Sequence[Program]]:
     programs = [
         program for book in books for level in programs_by_level(book, job.schema) for program in level.values()
     ]
-    # Another process compiles the kernels that carry runs, the plain one first. Until the plain one is there, this
+    # The second process compiles the kernel of plain programs first, then the other one. Until the first is there, this
     # process compiles windows over the past; until the other is there, the kernels of matches and states.
     return job, sorted(programs, key=lambda program: (not program.is_plain, program.histories is None))
 
@@ -166,7 +167,7 @@ def _rule(number: int, text: str) -> UpsertRecord:
 
 
 def _events(job: Job, step: int) -> EventBatch:
-    """Create a few events and pass them through all forms: bytes, decoded, routed, packed and unpacked."""
+    """Create a few events and pass them through all forms (bytes, decoded, routed, packed), to compile the kernels."""
     values = [
         orjson.dumps(
             {
@@ -181,7 +182,7 @@ def _events(job: Job, step: int) -> EventBatch:
     assert not validated.dead_letters, validated.dead_letters
     group = max((share for _, share in split_by_group(validated.batches[0], job.groups_count)), key=len)
     pairs = event_ids(group, new_secrets(1))
-    judged_by(pairs, pairs[:, :0])
+    judged_by(pairs, pairs[:, :0])  # for its kernel: the search for ids among earlier ones
     share, _ = first_ones(job, 0, [group], MatchOutput())
     # An unpacked batch is read-only, which is another type for the compiler.
     return decode_batch(encode_batch(share)) if step % 2 else share
@@ -193,15 +194,16 @@ def _real(step: int, n: int) -> float:
 
 
 def _stored(program: Program, keyed_state: KeyedState) -> KeyedState:
-    """Cut a state by keys, write its parts, read and join them, as with a page."""
-    halves = partition_keys(keyed_state, key_slots(keyed_state.keys, 1, 2, 0), 2, program.row_registers)
+    """Cut a state by keys, write its parts, read and join them, to compile the kernels of stored state."""
+    half_of_key = key_slots(keyed_state.keys, groups_count=1, pages_count=2, first_group=0)
+    halves = partition_keys(keyed_state, half_of_key, 2, program.row_registers)
     page = concat_states(halves, program.row_registers)
     keyed_state = decode_whole(encode_whole(replace(page, histories=keyed_state.histories)))
-    if len(keyed_state.keys):  # and as the pages of `cep run` are
+    if len(keyed_state.keys):  # and in the form of the pages of `cep run`
         shape, registers = Shape.of(keyed_state), program.row_registers
         slots = np.arange(len(keyed_state.keys))
         packed, _ = pack(keyed_state, slots, len(slots), registers, shape)
-        page_store_keys(slots, len(slots), page_prefixes(range(1), b""))
+        page_store_keys(slots, len(slots), page_prefixes(range(1), b""))  # for its kernel
         keyed_state = replace(unpack(packed, shape, registers), histories=keyed_state.histories)
     return keyed_state
 

@@ -116,6 +116,8 @@ class Watch:
             self._note(part, f"no answer since {since}", detail)
 
     def _look_at_events(self) -> None:
+        """Report how many records of each lane (partition) wait, and at what rate new ones arrive. Note a trouble,
+        or its end (None): some records wait, and for too long none of them was read."""
         kafka, topic, positions = self._watched.kafka, self._watched.events, self._observed.positions
         if kafka is None or topic is None or BROKERS in self._silent_since:
             return
@@ -130,13 +132,14 @@ class Watch:
         lags = {lane: max(0, end - positions.get(lane, 0)) for lane, end in ends.items()}
         now_s, waiting = time.monotonic(), sum(lags.values())
         self._first_ends = self._first_ends or (now_s, sum(ends.values()))
-        seconds, arrived = now_s - self._first_ends[0], sum(ends.values()) - self._first_ends[1]
-        self._observed.lagging(lags, arrived / seconds if seconds > 0 else 0.0)
+        first_s, first_total = self._first_ends
+        observed_s, arrived = now_s - first_s, sum(ends.values()) - first_total
+        self._observed.lagging(lags, arrived / observed_s if observed_s > 0 else 0.0)
         if not waiting or positions != self._positions:
             self._positions, self._moved_s = positions, now_s
-        seconds = now_s - self._moved_s
-        is_stuck = seconds * 1_000 >= self._observed.stalled_ms
-        self._note(EVENTS, f"{waiting:,} records wait, and none was read for {seconds:.0f} s" if is_stuck else None)
+        still_s = now_s - self._moved_s
+        is_stuck = still_s * 1_000 >= self._observed.stalled_ms
+        self._note(EVENTS, f"{waiting:,} records wait, and none was read for {still_s:.0f} s" if is_stuck else None)
 
     def _look_at_disk(self) -> None:
         folder = self._watched.folder

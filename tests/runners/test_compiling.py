@@ -163,7 +163,7 @@ def test_nothing_is_started_for_what_is_compiled(monkeypatch: pytest.MonkeyPatch
         stats = Stats()
 
     begun: list[list[str]] = []
-    monkeypatch.setattr(ahead, "_begun", begun.append)
+    monkeypatch.setattr(ahead, "_start_process", begun.append)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     kernel = Kernel()
     with compiled_ahead([kernel, kernel, len]):

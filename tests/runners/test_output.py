@@ -199,7 +199,7 @@ def test_it_is_where_the_last_micro_batch_has_left_it(
     """A micro-batch may be started several times, and a process may be cut off anywhere in its line."""
     folder = tmp_path_factory.mktemp("job")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fired_files, "_LINES_BYTES_MIN", lines_bytes)
+        patched.setattr(fired_files, "_CHANGES_BYTES_MIN", lines_bytes)
         expected = FiredFiles(folder).memory
         files = FiredFiles(folder)
         for number, (fired, before_ms, action) in enumerate(steps):
@@ -225,7 +225,7 @@ def test_it_is_where_the_last_micro_batch_has_left_it(
 def test_a_process_that_is_cut_off_between_the_whole_and_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fired_files, "_LINES_BYTES_MIN", 1)
+    monkeypatch.setattr(fired_files, "_CHANGES_BYTES_MIN", 1)
     files = FiredFiles(tmp_path)
     take(files, 0, {("a", "c"): (1, *FOR)})
     take(files, 1, {("a", "d"): (2, *FOR)})

@@ -49,12 +49,13 @@ except ModuleNotFoundError:  # Spark 4.1
 
 
 class AdmittedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader that plans from a start and within a limit, on any Spark. `ends`: after the present records."""
+    """A reader that plans each micro-batch from a start and within a limit, on any Spark: Spark 4.1 asks for an end
+    without them, so the reader remembers where it is. `ends`: the query ends after the records that are there now."""
 
     def __init__(self, *, ends: bool = False) -> None:
         self._ends = ends
-        self._begins: dict[str, Any] | None = None
-        self._at: dict[str, Any] | None = None
+        self._first_offset: dict[str, Any] | None = None
+        self._planned_end: dict[str, Any] | None = None  # of the last micro-batch; the next one starts there
 
     @abstractmethod
     def first(self) -> dict[str, Any]:
@@ -72,9 +73,9 @@ class AdmittedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         # Spark 4.1 asks after it has asked for the end of the first micro-batch.
-        if self._begins is None:
-            self._begins = self.first()
-        return self._begins
+        if self._first_offset is None:
+            self._first_offset = self.first()
+        return self._first_offset
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         if start is not None and limit is not None:
@@ -82,10 +83,11 @@ class AdmittedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._ends:
             self.prepareForTriggerAvailableNow()
             self._ends = False
-        return self.latest(self.initialOffset() if self._at is None else self._at, self.getDefaultReadLimit())
+        start = self.initialOffset() if self._planned_end is None else self._planned_end
+        return self.latest(start, self.getDefaultReadLimit())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        self._at = dict(end)
+        self._planned_end = dict(end)
         return self.planned(start, end)
 
 

@@ -44,23 +44,24 @@ _VALUE = StructType([StructField("content", BinaryType())])
 
 
 class Part:
-    """One part of the state of the Spark group that is being processed."""
+    """One kind of entries, such as pages, in the state of the key group that Spark processes. `index` is the id of a
+    page or the number of a key domain; `number` counts segments, or is a bucket of time."""
 
     def __init__(self, entries: MapState, name: str) -> None:
         self._entries = entries
         self._name = name
 
     def get(self, index: int, number: int = 0) -> bytes | None:
-        """Return the content; None if the part does not exist."""
+        """Return the content of an entry; None if it does not exist."""
         value = self._entries.getValue((self._name, index, number))
         return None if value is None else bytes(value[0])
 
     def put(self, index: int, content: bytes, number: int = 0) -> None:
-        """Set the content of a part."""
+        """Set the content of an entry."""
         self._entries.updateValue((self._name, index, number), (content,))
 
     def remove(self, index: int, number: int = 0) -> None:
-        """Remove a part."""
+        """Remove an entry."""
         self._entries.removeKey((self._name, index, number))
 
 
@@ -85,10 +86,11 @@ class Stage(Protocol):
 
 
 class MatchProcessor(StatefulProcessor):
-    """The processor for transformWithState. `stage` makes a task's stage from its state, and can be pickled."""
+    """The processor for transformWithState. `stage` makes a task's `Stage` (the work on its rows) from its state. It is
+    kept pickled until the first rows: to read it imports the matcher, which Spark's start would have to wait for."""
 
     def __init__(self, stage: Callable[[GroupParts], Stage]) -> None:
-        self._pickled = pickle.dumps(stage)  # to read it is to load its modules
+        self._pickled = pickle.dumps(stage)
         self._stage: Stage | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:

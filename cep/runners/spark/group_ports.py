@@ -43,7 +43,7 @@ from cep.step.level import LastEvent, split_due
 from cep.step.ports import Events, Portion
 from cep.step.rules import JobRules, Programs
 
-_VALUES_COUNTS = (9, 10, 11, 12)  # earlier builds had no gap, no last event, or no waiting heartbeat
+_VALUES_COUNTS = (9, 10, 11, 12)  # earlier builds did not write the last ones, which have defaults
 _DIGEST_BYTES = 16
 
 # Shared by all key groups that a worker process serves. Pages and blocks go by the hash of their bytes.
@@ -55,7 +55,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class GroupProgress:
-    """The progress of a key group (step/step.py) with an index of its stored entries."""
+    """The progress of a key group (step/step.py) with an index of its stored entries. A page holds the state of some of
+    its keys, in one key domain; its id has the numbers of both."""
 
     rulebook: str = ""  # its digest; empty before the first micro-batch
     watermark_ms: int = TIME_MS_MIN
@@ -63,12 +64,12 @@ class GroupProgress:
     deadlines: dict[int, int] = field(default_factory=dict)  # page id → earliest expiry.
     waiting_ms: int | None = None  # earliest event that waits for the watermark.
     seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids.
-    over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
+    over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories have expired
     since_ms: int = TIME_MS_MAX  # of the first event
     digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, if known
-    heartbeat_ms: int = TIME_MS_MIN  # of the latest that does not count yet
+    heartbeat_ms: int = TIME_MS_MIN  # of the latest heartbeat that does not count yet
     last_event: LastEvent | None = None  # matched at the watermark (step/level.py)
-    gap_ms: int = TIME_MS_MIN
+    gap_ms: int = TIME_MS_MIN  # events from before may be missing
 
     def to_bytes(self) -> bytes:
         """Encode the values for Spark's state, as a list."""
@@ -78,7 +79,8 @@ class GroupProgress:
 
     @staticmethod
     def from_bytes(data: bytes) -> GroupProgress:
-        """Decode the bytes of `to_bytes`. Raises: StateFormatError."""
+        """Decode the bytes of `to_bytes`. An earlier build may have written fewer values; the others have defaults.
+        Raises: StateFormatError."""
         values = orjson.loads(data)
         if len(values) not in _VALUES_COUNTS:
             raise StateFormatError(
@@ -93,10 +95,10 @@ class GroupProgress:
 
 
 class GroupPorts:
-    """The ports of one key group at one stage."""
+    """The access of a micro-batch to the stored state of one key group at one stage: its Ports and LevelPorts."""
 
     def __init__(self, rules: JobRules, level: int, progress: GroupProgress, stored: GroupParts) -> None:
-        """`level`: of the stage. `progress` follows the changes of the stored entries."""
+        """`level`: of this stage's rules, which may read alerts of lower levels. `progress` follows the entries."""
         job = rules.job
         self.rules = rules
         self.programs = _PROGRAMS
@@ -111,7 +113,7 @@ class GroupPorts:
         return (self,)
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
-        """Work on the one key group."""
+        """Do the work for this key group, the only portion of keys that a task of Spark has at a time."""
         return [work(Portion(self, [events]))]
 
 
@@ -252,67 +254,71 @@ class _Pasts:
 
 
 class _WaitingEvents:
-    """The waiting events of one key group in Spark's state (ports.WaitingEvents)."""
+    """The events of one key group, by key domain, that wait in Spark's state until the watermark passes them."""
 
     def __init__(self, job: Job, progress: GroupProgress, part: Part) -> None:
         self._schema = job.schema
         self._progress = progress
         self._part = part
-        self._before_ms = progress.waiting_ms
+        self._first_ms = progress.waiting_ms  # of the earliest waiting event, as the micro-batch begins
 
-    def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """See WaitingEvents.release. A domain is read only if it has new events or the time of an event has come."""
-        is_due = self._before_ms is not None and self._before_ms < due_ms
-        if is_due and number == 0:
+    def release(self, domain_number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
+        """Add new events of a domain; remove and return its events before `due_ms`, or None. Called for every domain,
+        from 0 on. Stored events are read only if the domain has new ones or the time of an event has come."""
+        is_due = self._first_ms is not None and self._first_ms < due_ms
+        if is_due and domain_number == 0:
             self._progress.waiting_ms = None  # every domain is checked now, and reports its remaining events
         if fresh is None and not is_due:
             return None
-        stored = self._part.get(number) if self._before_ms is not None else None
+        stored = self._part.get(domain_number) if self._first_ms is not None else None
         batches = [conformed(decode_batch(stored), self._schema)] if stored is not None else []
         released, rest = split_due(batches if fresh is None else [*batches, fresh], due_ms)
         if rest:
             waiting = concat_batches(rest)
-            self._part.put(number, encode_batch(waiting))
-            earliest_ms, before_ms = int(waiting.time_ms.min()), self._progress.waiting_ms
-            self._progress.waiting_ms = earliest_ms if before_ms is None else min(before_ms, earliest_ms)
+            self._part.put(domain_number, encode_batch(waiting))
+            earliest_ms, other_domains_ms = int(waiting.time_ms.min()), self._progress.waiting_ms
+            self._progress.waiting_ms = earliest_ms if other_domains_ms is None else min(other_domains_ms, earliest_ms)
         elif stored is not None:
-            self._part.remove(number)
+            self._part.remove(domain_number)
         return released
 
 
 class _SeenIds:
-    """The seen ids of a key group in Spark's state (duplicates.SeenIds). `buckets`: the ones in `part`, by domain."""
+    """The ids of earlier events of a key group in Spark's state, to find repeats (step/duplicates.py): by key domain
+    and bucket of event time, hashed with a secret of the bucket. `buckets`: the ones that `part` has, by domain."""
 
     def __init__(self, buckets: dict[int, list[int]], part: Part) -> None:
         self._buckets = buckets
         self._part = part
         self._new: dict[tuple[int, int], NDArray[np.uint64]] = {}  # secrets of buckets without ids
 
-    def secrets(self, number: int, bucket: int, _keys: pa.Array) -> NDArray[np.uint64]:
-        return self._of(number, bucket)[0][None]
+    def secrets(self, domain_number: int, bucket: int, _keys: pa.Array) -> NDArray[np.uint64]:
+        secret, _ids = self._read(domain_number, bucket)
+        return secret[None]  # one for all keys
 
-    def take(self, number: int, bucket: int, ids: NDArray[np.uint64], _keys: pa.Array) -> NDArray[np.uint8]:
-        secret, before = self._of(number, bucket)
+    def take(self, domain_number: int, bucket: int, ids: NDArray[np.uint64], _keys: pa.Array) -> NDArray[np.uint8]:
+        """Judge ids by the earlier ones, and store new ones."""
+        secret, before = self._read(domain_number, bucket)
         verdicts = duplicates.judged_by(ids, before)
         added = ids[:, verdicts == NEW]
         if added.shape[1]:
-            self._part.put(number, duplicates.to_bytes(secret, duplicates.merged(before, added)), bucket)
-            self._buckets[number] = sorted({*self._buckets.get(number, ()), bucket})
+            self._part.put(domain_number, duplicates.to_bytes(secret, duplicates.merged(before, added)), bucket)
+            self._buckets[domain_number] = sorted({*self._buckets.get(domain_number, ()), bucket})
         return verdicts
 
     def forget(self, oldest: int) -> None:
-        for number, buckets in self._buckets.items():
+        for domain_number, buckets in self._buckets.items():
             for bucket in [bucket for bucket in buckets if bucket < oldest]:
-                self._part.remove(number, bucket)
-            self._buckets[number] = [bucket for bucket in buckets if bucket >= oldest]
+                self._part.remove(domain_number, bucket)
+            self._buckets[domain_number] = [bucket for bucket in buckets if bucket >= oldest]
 
-    def _of(self, number: int, bucket: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def _read(self, domain_number: int, bucket: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the secret and the pairs of a bucket; an empty bucket gets a new secret."""
-        if bucket in self._buckets.get(number, ()):
-            stored = self._part.get(number, bucket)
+        if bucket in self._buckets.get(domain_number, ()):
+            stored = self._part.get(domain_number, bucket)
             if stored is None:
-                duplicates.refuse_earlier_ids()
+                duplicates.refuse_earlier_ids()  # raises: an earlier build kept them in another form
             return duplicates.from_bytes(stored)
-        if (number, bucket) not in self._new:
-            self._new[number, bucket] = duplicates.new_secrets(1)[0]
-        return self._new[number, bucket], np.empty((2, 0), np.uint64)
+        if (domain_number, bucket) not in self._new:
+            self._new[domain_number, bucket] = duplicates.new_secrets(1)[0]
+        return self._new[domain_number, bucket], np.empty((2, 0), np.uint64)

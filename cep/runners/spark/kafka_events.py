@@ -24,25 +24,26 @@ def read_events(
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Read ranges of offsets and pack their records for the shuffle, a limited number at a time.
 
-    `job_json`: see Job.to_json. `times`: before the first record of the micro-batch. Raises: UsageError, SourceError.
+    `job_json`: see Job.to_json. `times`: how far each partition was read before the micro-batch, and its clock, for
+    which at least one pack is yielded. Raises: UsageError, SourceError.
     """
     job = Job.from_json(job_json)
     batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
-    records = turn = 0
+    records_count = packs_count = 0
     headers = headers_of(form.mapping)
     for offset_range in ranges:
         for batch in read_range(settings, offset_range, headers=headers):
             batches.setdefault(offset_range, []).append(batch)
-            records += batch.num_rows
-            if records >= RECORDS_AT_ONCE:
-                yield _packed(job, form, batches, times, turn)
-                batches, records, turn = {}, 0, turn + 1
-    if records or not turn:
-        yield _packed(job, form, batches, times, turn)
+            records_count += batch.num_rows
+            if records_count >= RECORDS_AT_ONCE:
+                yield _packed(job, form, batches, times, packs_count)
+                batches, records_count, packs_count = {}, 0, packs_count + 1
+    if records_count or packs_count == 0:
+        yield _packed(job, form, batches, times, packs_count)
 
 
 def _packed(
-    job: Job, form: RecordFormat, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], times: TimesRead, turn: int
+    job: Job, form: RecordFormat, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], times: TimesRead, number: int
 ) -> pa.RecordBatch:
     parts = []
     for offset_range, range_batches in batches.items():
@@ -50,4 +51,4 @@ def _packed(
         decoded = decode(form, job.schema, values, offset_range.topic)
         name = partition_name(offset_range.topic, offset_range.partition)
         parts.append(DecodedPart(name, decoded, times.partitions[name].is_behind, offset_range.partition))
-    return pack_parts(job, parts, times, task_order(turn))
+    return pack_parts(job, parts, times, task_order(number))

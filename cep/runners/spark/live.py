@@ -39,7 +39,7 @@ from cep.runners.spark.match_stream import control_records, control_rows, match_
 from cep.runners.spark.packed import CLOCK_COLUMN, PART_COLUMN, WRITTEN_COLUMN, file_packer
 from cep.runners.spark.paused_partitions import FILE as PAUSED_FILE
 from cep.runners.spark.paused_partitions import PausedPartitions
-from cep.runners.spark.place import Place
+from cep.runners.spark.place import SharedFolder
 from cep.runners.spark.progress import failure_of, measures, positions
 from cep.runners.spark.sources import PACKED_SCHEMA, FolderSource, Source, TopicSource, batch_clock
 from cep.runners.spark.state import partitions_next
@@ -137,7 +137,8 @@ _FILE_COLUMNS = "path string, modificationTime timestamp, length bigint, content
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """The sources of a live job and the folder of its progress. `initial`: the control records that it begins with."""
+    """The sources of a live job, `control` for changes of its rules, and the folder of its progress. `initial`: the
+    control records that it begins with. `available_now`: it ends with the present records."""
 
     job: Job
     initial: tuple[bytes, ...]
@@ -151,7 +152,8 @@ class LiveSettings:
 
 
 def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) -> StreamingQuery:
-    """Start the query; it runs in threads of its own until it is stopped or fails. Raises: SourceError, UsageError."""
+    """Start the query; it runs in threads of its own until it is stopped or fails. A job that begins from the state of
+    another one (`begins`) reads on where that one stopped. Raises: SourceError, UsageError."""
     job = settings.job
     prepare_query(settings.checkpoint)
     set_permissions_in_java(spark)
@@ -160,25 +162,25 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     directory = settings.checkpoint.parent.resolve()
     begins = read_beginning(directory)
     is_one_task = isinstance(settings.events, TopicSource) and partitions_next(spark, settings.checkpoint.parent) == 1
-    # Without admission, Spark does not tell a source of ours that the query ends with the present records.
+    # Spark 4.1, without admission control, does not tell our sources that the query ends with the present records.
     has_topic = any(isinstance(source, TopicSource) for source in (settings.events, settings.control))
     ends = settings.available_now and not HAS_ADMISSION and has_topic
-    events = _begun(settings.events, "events", begins, ends=ends)
+    events = _resumed(settings.events, "events", begins, ends=ends)
     if isinstance(events, TopicSource):
         output.paused_partitions = PausedPartitions(directory, job)
     packed = _packed_stream(spark, events, settings, 1 if is_one_task else settings.tasks, directory / PAUSED_FILE)
     store = RulebookStore(directory / RULEBOOKS_FOLDER)
     rules = JobRules(job, settings.initial, store)
     if settings.control is not None:
-        control = _begun(settings.control, "control", begins, ends=ends)
+        control = _resumed(settings.control, "control", begins, ends=ends)
         packed = packed.unionByName(_control_stream(spark, control, job.groups_count, store))
     if is_one_task:
         packed = packed.coalesce(1)  # the task that matches reads too: no shuffle, no second task to start
     publish = None if settings.status is None else output.publisher(settings.status)
     output.rules = RuleOutput(settings.checkpoint.parent, rule_status(rulebook_of(rules, "").rulebook), publish)
     output.rules.announce()
-    begun = None if begins is None else (directory, begins)
-    matched = match_stages(packed, rules, Place.of_driver(directory), begun)
+    beginning = None if begins is None else (directory, begins)
+    matched = match_stages(packed, rules, SharedFolder.of_driver(directory), beginning)
     writer = (
         matched.select("kind", "payload")
         .writeStream.foreachBatch(output.take)
@@ -266,8 +268,9 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
         observed.begin()
 
 
-def _begun(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -> Source:
-    """Start a source after the state that the job begins with. `ends`: with the present records. Raises: CepError."""
+def _resumed(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -> Source:
+    """Let a source begin after the records that are in the state of an earlier job. `kind`: events or control. `ends`:
+    the source ends with the records that are there now. Raises: CepError."""
     if isinstance(source, TopicSource):
         source = replace(source, ends=ends)
     if begins is None:

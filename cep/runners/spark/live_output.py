@@ -68,7 +68,8 @@ class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
 
 
 class LiveOutput:
-    """The driver's part of each micro-batch. `directory` keeps the totals. `audit` gets a second copy of audit lines.
+    """The driver's part of each micro-batch: it delivers alerts and dead letters through a queue for each sink, and
+    keeps the totals in `directory`. `audit` gets a copy of audit lines. `patience` tries a sink again that is away.
 
     A job that continues from another one's state (beginning.py) also continues its numbers of micro-batches.
     """
@@ -92,13 +93,13 @@ class LiveOutput:
             DEAD_LETTERS, dead_letter_sink, b"\n".join, bytes.splitlines, self._patience,
             lambda _: sending(DEAD_LETTERS, NO_ALERTS),
         )  # fmt: skip
-        self.abandoned = adopt(directory, [*names, DEAD_LETTERS])
+        self.abandoned = adopt(directory, [*names, DEAD_LETTERS])  # counts of alerts that wait for removed sinks
         for queue in self._queues:
             queue.open(directory)
         self._report = report
         self.batch_id, self.totals = read_progress(directory)
-        self.totals = current_names(self.totals)
-        self.totals.update(self._patience.counted())  # 0 for each sink that may refuse: an alarm needs a beginning
+        self.totals = current_names(self.totals)  # an earlier build had other names
+        self.totals.update(self._patience.counted())  # 0 for each sink that may refuse: an alarm compares with it
         begins = read_beginning(directory)
         self._first_number = 0 if begins is None else begins.first_number
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
@@ -124,9 +125,9 @@ class LiveOutput:
         self._stopping.set()
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
-        """Deliver a micro-batch of foreachBatch. Raises: SinkError, which ends the query before the micro-batch."""
+        """Deliver a micro-batch of foreachBatch. Raises: SinkError, StoppedBetween; Spark then does it again later."""
         if self._stopping.is_set():
-            # Only planned so far. Its end is not recorded, so it is the first one after the next start.
+            # Spark has planned it, but not recorded its end, so it is the first micro-batch after the next start.
             self.refused_batch_id = batch_id
             raise StoppedBetween
         try:
@@ -266,17 +267,16 @@ class RetainedRulebooks:
         self._first = first
 
     def note_end(self, digest: str, batch_id: int) -> int:
-        """Note that a micro-batch has ended with this rulebook, and remove old ones. Return the count of removed files.
-
-        A repeated call changes nothing. Raises: SinkError.
-        """
+        """Note that a micro-batch has ended with this rulebook (its digest). From time to time, remove the rulebooks
+        that Spark cannot need for a repeated micro-batch. Return the count of removed files. Raises: SinkError."""
+        # `since`: the first micro-batch that was noted; `swept`: the one of the last removal.
         ledger: dict[str, Any] = {"since": batch_id, "swept": batch_id}
         if self._path.exists():
             ledger = self._read()
         earlier = [entry for entry in ledger.get("rulebooks", []) if entry[0] < batch_id]
         rulebooks = [*earlier, [batch_id, digest]]
         oldest = batch_id - MICRO_BATCHES_RETAINED
-        is_due = min(oldest - ledger["since"], oldest - ledger["swept"]) >= 0
+        is_due = oldest >= max(ledger["since"], ledger["swept"])  # all repeatable micro-batches are noted
         if is_due:
             followed_at = [first_batch for first_batch, _ in rulebooks[1:]] + [batch_id]
             rulebooks = [rulebook for rulebook, end in zip(rulebooks, followed_at, strict=True) if end > oldest]

@@ -125,12 +125,13 @@ def match_levels(
     job: Job, rulebook: Rulebook, shipped: Shipped, packed: DataFrame, tasks: int, ending: Ending | None = None,
     store: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:  # fmt: skip
-    """Return the packed rows of all levels, by `tasks` tasks each. `store` gets each frame that two levels read."""
+    """Match the rules of each level, by `tasks` tasks. A level also reads the events that lower levels emit. Return the
+    packed rows (alerts, counters, … as bytes) of all levels. `store` gets each frame that two levels read."""
     count = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
     packed = packed if count <= 1 else store(packed)
     levels: list[DataFrame] = []
     for level in range(count):
-        # With a number: Spark would join a shuffle of few fat rows into a single task.
+        # With a number of tasks: Spark would give few rows, though each has many events, to a single task.
         shuffled = packed.repartition(tasks, F.col("key_group"))
         matched = shuffled.mapInArrow(_matcher(job, shipped, level, ending), PACKED_SCHEMA)
         if level + 1 < count:
@@ -249,9 +250,9 @@ def _matcher(
         for number, bunch in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:
-                left = match_events(programs[domain], None, bunch, watermark_ms, output, is_end=ending is None)
-                if left and ending is not None:
-                    for group, share in by_group(left, programs[domain], job.groups_count):
+                rest = match_events(programs[domain], None, bunch, watermark_ms, output, is_end=ending is None)
+                if rest and ending is not None:
+                    for group, share in by_group(rest, programs[domain], job.groups_count):
                         file = put_state(ending.folder, level, number, group, share)
                         rows.append((0, packing.STATE, 0, packing.NO_ORDER, json.dumps(asdict(file)).encode()))
             elif domain not in rulebook.domains():

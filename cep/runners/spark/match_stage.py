@@ -31,28 +31,29 @@ from cep.runners.output import encode_alerts
 from cep.runners.spark import packed as packing
 from cep.runners.spark.group_parts import GroupParts
 from cep.runners.spark.group_ports import GroupPorts, GroupProgress
-from cep.runners.spark.place import Place
+from cep.runners.spark.place import SharedFolder
 from cep.step import rules as step_rules
 from cep.step.dead_letters import evicted_dead_letters
 from cep.step.event_time import NOTHING_READ, TimesRead, times_json
 from cep.step.step import MicroBatch, Outcome, Progress, step
 
-_TAKEN = (packing.EVENTS, packing.TIMES, packing.CONTROL)  # the kinds of rows that a stage works on
+_NEEDED_KINDS = (packing.EVENTS, packing.TIMES, packing.CONTROL)  # of rows: the stage of every level needs them
 
 
 class MatchStage:
     """One stage of one job, in one task."""
 
     def __init__(
-        self, rules: step_rules.JobRules, level: int, begins: tuple[Path, Beginning] | None, place: Place | None,
-        stored: GroupParts, list_files: tuple[str, ...] = (),
+        self, rules: step_rules.JobRules, level: int, begins: tuple[Path, Beginning] | None,
+        folder: SharedFolder | None, stored: GroupParts, list_files: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """Prepare the stage of a level. `begins`: the directory and state that the job begins with. Raises: StoreError.
+        """Prepare the stage of a level (rules that read alerts of lower levels only). `stored` is Spark's state.
 
-        `place`: the folder that a task must see as the driver does. `list_files`: lists that Spark has copied here.
+        `begins`: the directory and state that the job begins with. `folder` must be one folder for driver and tasks.
+        `list_files`: lists that Spark has copied here. Raises: StoreError if the task has another folder.
         """
-        if place is not None:
-            place.check()
+        if folder is not None:
+            folder.check()
         self._job = rules.job
         self._level = level
         self._rules = _with_lists(rules, list_files) if list_files else rules
@@ -60,13 +61,14 @@ class MatchStage:
         self._stored = stored
 
     def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]:
-        """Process the rows of one key group in one micro-batch. Yield rows for the next stage, or for the driver."""
+        """Match the rows of one key group in one micro-batch. Yield rows for the next level's stage, or for the driver:
+        results, the rows that this stage does not need, and the ones that higher levels need as well."""
         events: dict[int, list[tuple[str, EventBatch]]] = {}
         controls: list[str] = []
         times = NOTHING_READ
         is_last = self._level + 1 == self._job.levels_count
         for row in rows:
-            if row.kind not in _TAKEN or not is_last:
+            if row.kind not in _NEEDED_KINDS or not is_last:
                 yield packing.stage_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == packing.EVENTS:
                 events.setdefault(row.domain, []).append((row.order, decode_batch(bytes(row.payload))))
@@ -75,6 +77,7 @@ class MatchStage:
             elif row.kind == packing.CONTROL:
                 controls.append(bytes(row.payload).decode())
         if events or controls or times != NOTHING_READ:
+            # A micro-batch of rule changes alone has only their clock.
             times = replace(times, now_ms=min(times.now_ms, step_rules.clock_of(controls)))
             records = step_rules.read_records(self._rules, tuple(sorted(controls))) if controls else ()
             arrived = {number: packing.in_arrival_order(batches) for number, batches in events.items()}
@@ -85,7 +88,7 @@ class MatchStage:
     def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[packing.PackedRow]:
         """Do the step of one key group with its stored progress, store the new progress, and yield the results."""
         stored = self._load_progress(group)
-        has_folder = self._rules.store is not None
+        has_folder = self._rules.store is not None  # rules may change: each rulebook is in the job's folder
         rulebook = (step_rules.rulebook_of if has_folder else step_rules.given_rulebook)(self._rules, stored.rulebook)
         progress = Progress(
             rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms, stored.last_event,
@@ -107,6 +110,7 @@ class MatchStage:
             yield from _common_rows(outcome, is_changed=is_changed)
 
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[packing.PackedRow]:
+        """Pack the results of a key group: late events, letters, alerts, events for the next level, and counters."""
         if outcome.events_aside:
             yield group, packing.LATE, 0, packing.NO_ORDER, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):
@@ -123,17 +127,15 @@ class MatchStage:
         data = self._stored.progress.get(0)
         if data is not None:
             return GroupProgress.from_bytes(data)
-        return GroupProgress() if self._begins is None else self._begin(group, *self._begins)
+        return GroupProgress() if self._begins is None else self._import_beginning(group, *self._begins)
 
-    def _begin(self, group: int, checkpoint: Path, begins: Beginning) -> GroupProgress:
-        """Import the state that the key group has from elsewhere, at its first micro-batch (beginning.py)."""
+    def _import_beginning(self, group: int, checkpoint: Path, begins: Beginning) -> GroupProgress:
+        """Put the state that the job begins with (of a replay or another job, in files of the checkpoint) into Spark's
+        state, at the first micro-batch of a key group. Return its progress."""
         initial = group_beginning(checkpoint, begins, self._job, self._level, group)
         stored, id_buckets = self._stored, dict[int, list[int]]()
-        for part, by_index in (
-            (stored.pages, initial.pages),
-            (stored.past, initial.heads),
-            (stored.waiting, initial.waiting),
-        ):
+        parts = (stored.pages, initial.pages), (stored.past, initial.heads), (stored.waiting, initial.waiting)
+        for part, by_index in parts:
             for index, data in by_index.items():
                 part.put(index, data)
         for part, by_number in ((stored.segments, initial.segments), (stored.seen, initial.seen)):
@@ -143,17 +145,10 @@ class MatchStage:
             id_buckets.setdefault(domain, []).append(bucket)
         waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in initial.waiting.values()), default=None)
         return GroupProgress(
-            begins.rulebook,
-            begins.watermark_ms,
-            begins.partition_times(),
-            dict(initial.deadlines),
-            waiting_ms,
-            id_buckets,
-            over=dict(initial.expiry_ms),
-            since_ms=begins.since_ms,
-            heartbeat_ms=begins.heartbeat_ms,
+            begins.rulebook, begins.watermark_ms, begins.partition_times(), dict(initial.deadlines), waiting_ms,
+            id_buckets, over=dict(initial.expiry_ms), since_ms=begins.since_ms, heartbeat_ms=begins.heartbeat_ms,
             gap_ms=begins.gap_ms,
-        )
+        )  # fmt: skip
 
 
 @lru_cache
@@ -170,7 +165,7 @@ def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[packing.Pack
         yield 0, packing.COUNTERS, 0, packing.NO_ORDER, json.dumps(outcome.rule_counters).encode()
     progress = outcome.progress
     if is_changed:
-        # The alerts of this micro-batch may be suppressed by rules that are forgotten at its end.
+        # With the policies of its alerts: rules that this micro-batch has removed may still suppress some of them.
         status = {**step_rules.rule_status(progress.rulebook.rulebook), "policies": outcome.in_force.policies.to_json()}
         yield 0, packing.STATUS, 0, packing.NO_ORDER, orjson.dumps(status)
     if progress.times:

@@ -53,7 +53,7 @@ from cep.runners.spark.group_parts import GroupParts, MatchProcessor
 from cep.runners.spark.match import CONNECT, alert_schema, decoded, pack_stream, ship_lists, suppresses
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import ALERTS, CLOCK_COLUMN, CONTROL, COUNTERS, NO_ORDER, STATUS, WATERMARK, stage_row
-from cep.runners.spark.place import Place
+from cep.runners.spark.place import SharedFolder
 from cep.runners.spark.sources import PACKED_SCHEMA, batch_clock
 from cep.step.job import Job
 from cep.step.rules import JobRules, bundle_records
@@ -119,11 +119,13 @@ class SuppressStage:
         return LastAlerts(last), before
 
     def _remember(self, memory: LastAlerts, before: dict[int, Fired], watermark_ms: int) -> int:
-        """Write the changed buckets. Return the number of entries that were dropped early, at the limit."""
+        """Write the changed buckets of last alerts, without entries whose suppression is over. Return the number of
+        entries that were dropped early, because a bucket has too many."""
         after: dict[int, Fired] = {bucket: {} for bucket in before}
-        for rule_and_key, times in memory.last.items():
-            if times[0] + times[1] > watermark_ms:
-                after[_bucket(*rule_and_key)][rule_and_key] = times
+        for rule_and_key, entry in memory.last.items():
+            fired_ms, suppress_ms, *_ = entry
+            if fired_ms + suppress_ms > watermark_ms:
+                after[_bucket(*rule_and_key)][rule_and_key] = entry
         lost_count = 0
         for bucket, fired in after.items():
             if fired == before[bucket]:
@@ -177,11 +179,11 @@ def match_stream(
     job = rules.job
     check_session(events.sparkSession)
     packed = pack_stream(job, events, mapping)
-    job_rules, list_files, place = _rules_of(rules, events.sparkSession)
+    job_rules, list_files, shared_folder = _rules_of(rules, events.sparkSession)
     if control is not None:
         assert job_rules.store is not None, "asked for with the control records"
         packed = packed.unionByName(control_rows(_ordered(control), job.groups_count, job_rules.store))
-    rows = match_stages(packed, job_rules, place, list_files=list_files)
+    rows = match_stages(packed, job_rules, shared_folder, list_files=list_files)
     if control is not None or suppresses(rules.rulebook):
         stage = partial(SuppressStage, Policies.of(rules.rulebook).to_json())
         rows = _stage(rows.withColumn("key_group", F.lit(0)), MatchProcessor(stage))
@@ -190,12 +192,12 @@ def match_stream(
 
 
 def match_stages(
-    rows: DataFrame, rules: JobRules, place: Place | None, begun: tuple[Path, Beginning] | None = None,
+    rows: DataFrame, rules: JobRules, shared_folder: SharedFolder | None, begun: tuple[Path, Beginning] | None = None,
     list_files: tuple[str, ...] = (),
 ) -> DataFrame:  # fmt: skip
     """Match packed rows, with a stage for each level of patterns. MatchStage describes the other arguments."""
     for level in range(rules.job.levels_count):
-        stage = partial(MatchStage, rules, level, begun, place, list_files=list_files)
+        stage = partial(MatchStage, rules, level, begun, shared_folder, list_files=list_files)
         rows = _stage(rows, MatchProcessor(stage))
     return rows
 
@@ -222,11 +224,11 @@ def _stage(rows: DataFrame, processor: MatchProcessor) -> DataFrame:
     return rows.groupBy("key_group").transformWithState(processor, PACKED_SCHEMA, "Append", "None")
 
 
-def _rules_of(rules: StreamRules, spark: SparkSession) -> tuple[JobRules, tuple[str, ...], Place | None]:
+def _rules_of(rules: StreamRules, spark: SparkSession) -> tuple[JobRules, tuple[str, ...], SharedFolder | None]:
     """Return the values for tasks: the rules, the files of lists that Spark copies to each machine, the folder."""
     if rules.folder is not None:
         store = RulebookStore((rules.folder / RULEBOOKS_FOLDER).resolve())
-        return JobRules(rules.job, rules.initial, store), (), Place.of_driver(rules.folder.resolve())
+        return JobRules(rules.job, rules.initial, store), (), SharedFolder.of_driver(rules.folder.resolve())
     names = rules.rulebook.lists.names()
     list_files = ship_lists(spark, rules.rulebook) if names else ()
     return JobRules(rules.job, rules.initial), list_files, None
@@ -280,9 +282,10 @@ def control_rows(
 def _bundler(
     store: RulebookStore, read: Callable[[bytes], bytes]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that saves control records and yields their place.
+    """Return a function for mapInArrow that saves the control records (rule changes) of a micro-batch as one file, and
+    yields its place: a line with its name and the clock.
 
-    The records themselves, for each of a hundred key groups, could be gigabytes in the shuffle; a place is a line.
+    Every key group needs the records. For a hundred groups they could be gigabytes in the shuffle.
     """
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,7 @@
 
     packed row: key_group int | kind string | domain int | order string | payload binary
 
-A shuffle mixes the rows of several tasks. `order` sorts rows of events as they arrived: by task and turn, by the time
+A shuffle mixes the rows of several tasks. `order` sorts rows of events as they arrived: by task and pack, by the time
 and name of their file, or BY_ID for a frame of a user, which has no order of its own.
 
 Every key group also gets how far each partition of the source was read, the time of the earliest event, and the clock
@@ -40,15 +40,10 @@ from cep.step.validate import ValidEvents, validate_events
 EVENTS, CONTROL, DEAD, REFUSED, COUNTERS = "events", "control", "dead", "refused", "counters"
 ALERTS, LATE, TIMES, WATERMARK, STATUS, STATE = "alerts", "late", "times", "watermark", "status", "state"
 MARKS = "marks"
-_PACKED_ARROW = pa.schema(
-    [
-        ("key_group", pa.int32()),
-        ("kind", pa.string()),
-        ("domain", pa.int32()),
-        ("order", pa.string()),
-        ("payload", pa.binary()),
-    ]
-)
+_PACKED_ARROW = pa.schema([
+    ("key_group", pa.int32()), ("kind", pa.string()), ("domain", pa.int32()), ("order", pa.string()),
+    ("payload", pa.binary()),
+])  # fmt: skip
 # Records decoded together: enough to make the cost per key group small, few enough to stay in memory.
 RECORDS_AT_ONCE = 524_288
 _WHOLE = "source"  # a source without partitions is one
@@ -73,10 +68,10 @@ class DecodedPart:
     number: int = 0  # of the partition in its topic
 
 
-def task_order(turn: int) -> str:
+def task_order(number: int) -> str:
     """Return the order of the rows that this task makes: tasks read parts of a source in the order of their numbers."""
     context = TaskContext.get()
-    return f"{0 if context is None else context.partitionId():010d} {turn:010d}"
+    return f"{0 if context is None else context.partitionId():010d} {number:010d}"
 
 
 def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]:
@@ -90,10 +85,9 @@ def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]
 def packer(
     job: Job, before: TimesRead = NOTHING_READ, mapping: FieldMapping = PLAIN
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that packs events, whose fields are columns.
-
-    `before` are the times of a micro-batch without its records. Where there is a CLOCK_COLUMN, that is the clock.
-    """
+    """Return a function for mapInArrow that packs events, whose fields are columns: all events of a key group in a row.
+    `before`: how far partitions were read before, and the clock, unless there is a CLOCK_COLUMN. A frame of a user
+    counts as one partition (_WHOLE); its events lack an order, and get one by their ids (BY_ID)."""
 
     def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table, times = pa.Table.from_batches(batches), before
@@ -124,17 +118,16 @@ def many_at_once(items: Iterable[T], records_count: Callable[[T], int]) -> Itera
 def part_packer(
     job: Job, before: TimesRead, mapping: FieldMapping
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow: names of parts of files (PART_COLUMN) → their records, decoded and packed.
-
-    `before` has the times of events that were read before these.
-    """
+    """Return a function for mapInArrow: names of parts of files (PART_COLUMN) → their records, decoded and packed: all
+    events of a key group in a row. A part of a file is decoded in pieces, which are joined to save rows. `before`: how
+    far partitions were read before these records, and the clock."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = (name for batch in batches for name in batch.column(PART_COLUMN).to_pylist())
-        parts = (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping))
-        joined = _in_large_parts(job, (piece.decode() for piece in parts))
-        for number, part in enumerate(joined):
-            yield pack_parts(job, [part], before, task_order(number))
+        pieces = (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping))
+        joined_pieces = _in_large_parts(job, (piece.decode() for piece in pieces))
+        for number, joined in enumerate(joined_pieces):
+            yield pack_parts(job, [joined], before, task_order(number))
 
     return pack
 
@@ -151,8 +144,8 @@ def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.Record
                 times = replace(NOTHING_READ, now_ms=batch.column(CLOCK_COLUMN)[0].as_py())
                 written_ms = batch.column(WRITTEN_COLUMN).cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
                 for path, ms in zip(map(Path, batch.column(PART_COLUMN).to_pylist()), written_ms, strict=True):
-                    for turn, part in enumerate(_in_large_parts(job, decoded_file(path, job.schema, mapping))):
-                        rows, times = _packed_events(job, [part], times, f"{ms:020d} {path.name}\0{turn:010d}")
+                    for number, part in enumerate(_in_large_parts(job, decoded_file(path, job.schema, mapping))):
+                        rows, times = _packed_events(job, [part], times, f"{ms:020d} {path.name}\0{number:010d}")
                         yield as_batch(rows)
                 yield as_batch(_times_rows(job, times))
 
@@ -204,7 +197,7 @@ def _mark_rows(job: Job, marks: Marks) -> Iterator[PackedRow]:
     groups = key_groups(pa.array([key for _, key in marks], TEXT), job.groups_count).tolist()
     for group in sorted(set(groups)):
         group_marks = {
-            mark: times for (mark, times), number in zip(marks.items(), groups, strict=True) if number == group
+            mark: times for (mark, times), key_group in zip(marks.items(), groups, strict=True) if key_group == group
         }
         yield group, MARKS, 0, NO_ORDER, marks_bytes(group_marks)
 

@@ -18,30 +18,31 @@ from cep.base.errors import StoreError
 from cep.base.files import replace_file
 
 _FILE = "place"
-_SEEN: set[Place] = set()  # of this process, which looks once
+_SEEN: set[SharedFolder] = set()  # of this process, which looks once
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The folder of a job, and the token in it."""
+class SharedFolder:
+    """The folder of a job, and a token that the driver writes into it. A task that reads another token, or none, has a
+    folder of its own at this path."""
 
     directory: Path
     token: str
 
     @staticmethod
-    def of_driver(directory: Path) -> Place:
+    def of_driver(directory: Path) -> SharedFolder:
         """Write a new token. Raises: StoreError."""
-        place = Place(directory, secrets.token_hex(16))
+        shared_folder = SharedFolder(directory, secrets.token_hex(16))
         try:
-            replace_file(directory / _FILE, place.token.encode())
+            replace_file(directory / _FILE, shared_folder.token.encode())
         except OSError as error:
             raise StoreError(
                 f"cannot write {directory / _FILE}: {error.strerror}; make room, then start again"
             ) from error
-        return place
+        return shared_folder
 
     def check(self) -> None:
-        """See that the folder is the driver's. Raises: StoreError."""
+        """Check, once in a process, that the folder is the driver's. Raises: StoreError."""
         if self in _SEEN:
             return
         try:

@@ -71,7 +71,7 @@ class CopiedCheckpoint:
 
 
 def save(checkpoint: Path, target: Target) -> CopiedCheckpoint:
-    """Copy the checkpoint directory of a stopped job.
+    """Copy the checkpoint directory of a stopped job to a target, by the hash of each file, and verify the copies.
 
     Raises: UsageError if the folder is not a job's, or in use; StoreError; StateCorruptError if written bytes differ.
     """
@@ -92,7 +92,7 @@ def save(checkpoint: Path, target: Target) -> CopiedCheckpoint:
                 sizes[file.sha256] = file.size
                 copied += file.size
         with tempfile.TemporaryDirectory() as scratch:
-            for file in files:
+            for file in files:  # read each copy back, which compares its hash
                 fetch(target, file, Path(scratch) / "file", may_link=False)
         name = f"{_PREFIX}{batch_id:09d}-{int(time.time() * 1_000)}"
         manifest = Manifest(KIND, batch_id, int(time.time() * 1_000), (), tuple(files))
@@ -144,17 +144,18 @@ _LOG_FILE = re.compile(r"(\d+)(\.compact)?")
 
 
 def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Saved:
-    """Write the state of a stopped job as a savepoint. Raises: UsageError, StateError, StoreError."""
+    """Write the state of a stopped job as a savepoint from which `cep live` (Spark) and `cep run` (embedded) can start:
+    the entries of all key groups, in order, and a payload. Raises: UsageError, StateError, StoreError."""
     job = job_of(checkpoint)
     with (
         live_checkpoint.lock_checkpoint(checkpoint),
         tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch,
     ):
         last_batch_id = ended_batch(checkpoint, "make the savepoint")
-        refuse_waiting(checkpoint)
+        refuse_waiting(checkpoint)  # alerts for sinks that are away, which a savepoint cannot keep
         memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
-            progress = _gather(spark, checkpoint, job, store)
+            progress = _copy_entries(spark, checkpoint, job, store)
             rulebooks = RulebookStore(checkpoint / live_checkpoint.RULEBOOKS_FOLDER)
             rulebook = rulebooks.get(progress.rulebook, job.schema, job.domains)
             payload = _payload(checkpoint, rulebook, progress, last_batch_id)
@@ -165,14 +166,15 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
     return Saved(range(job.groups_count), len(savepoint.files))
 
 
-def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> GroupProgress:
-    """Copy all entries into a store, which orders them by key group. Return the progress of a key group."""
+def _copy_entries(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> GroupProgress:
+    """Copy the entries of all levels into a store, which orders them by key group. Each level is a stateful operator of
+    the query. Return the progress of a key group, which has the rulebook, the watermark and the times of all."""
     shared_progress: GroupProgress | None = None
     for level, operator in enumerate(operators(checkpoint)):
         batch = WriteBatch()
         for group, group_state, progress in _stored_parts(spark, checkpoint, operator):
             if level == 0 and progress is not None:
-                shared_progress = progress  # the same in every key group, but for the deadlines
+                shared_progress = progress  # equal in every key group, except the deadlines
             for key, value in entries_of(job, level, group, group_state):
                 batch.put(key, value)
             if len(batch.changes) >= _ENTRIES_AT_ONCE:
@@ -198,6 +200,8 @@ def _stored_parts(
 
 
 def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
+    """Describe the job in a savepoint, apart from its keyed state. A job that began from the state of an earlier one
+    (`begins`) continues its micro-batch numbers, and keeps the positions of lanes that it has not read itself."""
     begins = read_beginning(checkpoint)
     query = checkpoint / live_checkpoint.QUERY_FOLDER
     before = {} if begins is None else begins.positions
@@ -229,7 +233,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
 
 
 def _offset(query: Path, source: int, batch_id: int) -> Position | set[str]:
-    """Return how far a source was read: offsets of topics, or names of files; None for a source that the job lacks."""
+    """Return how far a source was read: offsets of topics, or names of files; none for a source that the job lacks."""
     path = query / "offsets" / str(batch_id)
     try:
         lines = path.read_text().splitlines()[2:]  # v1 | metadata | the offset of each source

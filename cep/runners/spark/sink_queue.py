@@ -80,10 +80,11 @@ class SinkQueue:
             self._changed.notify_all()
 
     def take_turn(self, deadline_s: float) -> None:
-        """Wait for the sink to accept the offer; store it in a file if it does not in its turn. Raises: SinkError."""
+        """Wait until the sink's thread has delivered the offered alerts. Store them in a file at the deadline, when a
+        try fails, or when the job is to stop; the thread then goes on by itself. Raises: SinkError."""
         with self._changed:
-            failures = self._failures
-            while self._offered is not None and self.error is None and self._failures == failures:
+            failures_before = self._failures
+            while self._offered is not None and self.error is None and self._failures == failures_before:
                 remaining_s = deadline_s - time.monotonic()
                 if remaining_s <= 0 or self._patience.stop.is_set():
                     break

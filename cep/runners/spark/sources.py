@@ -36,7 +36,7 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A Kafka topic. `starting` and `ending` are places in the form of the settings."""
+    """A Kafka topic. `starting` and `ending`: earliest, latest, a time, or offsets as {"payments": {"0": 17}}."""
 
     servers: str
     topic: str
@@ -46,7 +46,7 @@ class TopicSource:
     form: RecordFormat = _JSON
     bytes_per_trigger: int | None = None
     ending: str | None = None
-    ends: bool = False  # as the option in kafka.py
+    ends: bool = False  # the query ends with the records that are there at its start
 
 
 Source = FolderSource | TopicSource

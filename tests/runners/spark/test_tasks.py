@@ -54,7 +54,7 @@ from cep.runners.spark.packed import (
     part_packer,
     task_order,
 )
-from cep.runners.spark.place import Place
+from cep.runners.spark.place import SharedFolder
 from cep.sources.pieces import parts_of, shares_of
 from cep.sources.registry.form import RecordFormat
 from cep.sources.registry.kafka import decode
@@ -168,18 +168,18 @@ def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics(tmp_p
 def test_a_place_is_one_folder_and_one_start(tmp_path: Path) -> None:
     for name in ("driver", "executor"):
         (tmp_path / name).mkdir()
-    first = Place.of_driver(tmp_path / "driver")
+    first = SharedFolder.of_driver(tmp_path / "driver")
     first.check()
     elsewhere = replace(first, directory=tmp_path / "executor")
     with pytest.raises(StoreError, match=r"does not see the driver's checkpoint folder at .*executor"):
         elsewhere.check()
-    Place.of_driver(tmp_path / "executor")  # of another job, or of an earlier start
+    SharedFolder.of_driver(tmp_path / "executor")  # of another job, or of an earlier start
     with pytest.raises(StoreError, match="does not see"):
         elsewhere.check()
     (tmp_path / "executor" / "place").write_bytes(b"\xff")
     with pytest.raises(StoreError, match="does not see"):
         elsewhere.check()
-    Place.of_driver(tmp_path / "driver").check()
+    SharedFolder.of_driver(tmp_path / "driver").check()
 
 
 def test_a_stage_refuses_before_it_touches_anything(tmp_path: Path) -> None:
@@ -187,8 +187,8 @@ def test_a_stage_refuses_before_it_touches_anything(tmp_path: Path) -> None:
     job_rules = JobRules(make_job(rules_by_id.values()), (), RulebookStore(tmp_path))
     untouched = cast("GroupParts", None)
     with pytest.raises(StoreError, match="does not see"):
-        MatchStage(job_rules, 0, None, Place(tmp_path, "another token"), untouched)
-    MatchStage(job_rules, 0, None, Place.of_driver(tmp_path), untouched)
+        MatchStage(job_rules, 0, None, SharedFolder(tmp_path, "another token"), untouched)
+    MatchStage(job_rules, 0, None, SharedFolder.of_driver(tmp_path), untouched)
 
 
 @pytest.mark.spark
@@ -201,8 +201,8 @@ def test_a_job_with_an_executor_elsewhere_refuses_and_goes_on_once_that_is_mende
         spark, tmp_path, make_job(rules_by_id.values()), tuple(rule.to_json() for rule in rules_by_id.values())
     )
     with monkeypatch.context() as elsewhere:
-        seen_by_tasks = staticmethod(lambda directory: Place(directory / "of-the-executor", "token"))
-        elsewhere.setattr(Place, "of_driver", seen_by_tasks)
+        seen_by_tasks = staticmethod(lambda directory: SharedFolder(directory / "of-the-executor", "token"))
+        elsewhere.setattr(SharedFolder, "of_driver", seen_by_tasks)
         with pytest.raises(StoreError, match="one file system"):
             job.phase([payments(3)[:200]])
     assert job.reports == []
