@@ -70,9 +70,9 @@ def _of_bytes(source: pa.Array) -> pa.Array:
     data = np.append(data, np.uint8(0)).astype(np.int64)
     first = data[np.minimum(offsets[:-1], len(data) - 1)]
     numbers = np.where(first >= 128, np.int64(-1), np.int64(0))
-    for at in range(8):
-        byte = data[np.minimum(offsets[:-1] + at, len(data) - 1)]
-        numbers = np.where(at < lengths, (numbers << 8) | byte, numbers)
+    for position in range(8):
+        byte = data[np.minimum(offsets[:-1] + position, len(data) - 1)]
+        numbers = np.where(position < lengths, (numbers << 8) | byte, numbers)
     fits = (lengths >= 1) & (lengths <= 8) & np.asarray(pc.is_valid(source))
     return pa.array(np.where(fits, numbers, 0), mask=~fits)
 

@@ -120,8 +120,8 @@ class FieldMapping:
     @cached_property
     def is_plain(self) -> bool:
         """True if each field is read by its name, as it is."""
-        said = self.columns, self.fixed, self.minor, self.values, self.view, self.file.decimal
-        return not any(said) and self.time == Written()
+        settings = self.columns, self.fixed, self.minor, self.values, self.view, self.file.decimal
+        return not any(settings) and self.time == Written()
 
     @cached_property
     def has_views(self) -> bool:

@@ -120,10 +120,10 @@ class LakeSink:
         return -1 if newest is None else newest
 
     def _check_is_there(self, table: DeltaTable, alerts: pa.Table, batch_id: int) -> None:
-        wanted = set(alerts[_ID].to_pylist())
+        alert_ids = set(alerts[_ID].to_pylist())
         dataset: Any = table.to_pyarrow_dataset()
-        there = dataset.to_table(columns=[_ID], filter=pc.field(_ID).isin(list(wanted)))[_ID].to_pylist()
-        others = len(wanted.difference(there))
+        there = dataset.to_table(columns=[_ID], filter=pc.field(_ID).isin(list(alert_ids)))[_ID].to_pylist()
+        others = len(alert_ids.difference(there))
         if others:
             raise SinkError(
                 f"the table {self._place} has micro-batch {self._newest(table)} of {self._job}, and micro-batch "

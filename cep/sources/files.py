@@ -85,7 +85,8 @@ def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMa
     changed = {*dict(schema.protected), *mapping.constants, *mapping.minor}
     if mapping.file.decimal:
         changed |= {name for name, type_ in schema.columns().items() if type_.kind in NUMBER_KINDS}
-    return [at for at in zip(domain, key_parts(key, domain), strict=False) if at[0] not in changed]
+    parts = zip(domain, key_parts(key, domain), strict=False)
+    return [(name, part) for name, part in parts if name not in changed]
 
 
 def _column_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[list[tuple[str, str]]]:

@@ -139,7 +139,7 @@ class _Admins:
         self._missed: set[tuple[int, KafkaSettings]] = set()
         self._answered: set[tuple[int, KafkaSettings]] = set()
 
-    def of(self, settings: KafkaSettings) -> AdminClient | None:
+    def client_for(self, settings: KafkaSettings) -> AdminClient | None:
         address = self._at(settings)
         if time.monotonic() < self._silent_until_s.get(address, 0.0):
             return None
@@ -306,7 +306,7 @@ def latest_offsets_and_ids(settings: KafkaSettings, topics: Sequence[str]) -> tu
 
 def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, Future[Any]], bool]:
     """Request the ids of topics. Return the pending answers, and whether the brokers answer another request."""
-    admin = _ADMINS.of(settings)
+    admin = _ADMINS.client_for(settings)
     if admin is None:
         return {}, False
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S)

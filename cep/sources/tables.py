@@ -101,8 +101,8 @@ class TableFile:
         sources = list(dict.fromkeys(source for name in columns for source in self._sources(name)))
         if where is not None and self.csv is None and ROW_NUMBER not in columns:
             row_filter = where(self._schema())  # the reader skips rows, so their numbers are unknown: 0
-            found = self._rows(sources, rows, row_filter)
-            yield from (Batch(self.chosen_columns(columns, batch, rows_before=0), first_row=0) for batch in found)
+            for batch in self._rows(sources, rows, row_filter):
+                yield Batch(self.chosen_columns(columns, batch, rows_before=0), first_row=0)
             return
         first_row = self.rows_before
         for batch, bad_lines in self._read(sources, rows):
@@ -115,8 +115,8 @@ class TableFile:
         """Return the requested columns, read or computed. `rows_before` counts the file's rows before the batch."""
         if not columns:
             return batch.select([])
-        own = self._names
-        arrays = [batch.column(name) if name in own else self._column(name, batch, rows_before) for name in columns]
+        stored = self._names
+        arrays = [batch.column(name) if name in stored else self._column(name, batch, rows_before) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, list(columns))
 
     def rows(self, columns: Sequence[str], count: int) -> Iterator[list[dict[str, Any]]]:

@@ -247,13 +247,13 @@ def _matcher(
             rows += _without_repeats(job, level, shares, output)
         rulebook = shipped.rulebook_of(job)
         programs = programs_by_level(rulebook, job.schema, job.levels_count)[level]
-        for number, bunch in _bunches(shares):
-            domain = job.domains[number]
+        for domain_number, bunch in _bunches(shares):
+            domain = job.domains[domain_number]
             if domain in programs:
                 rest = match_events(programs[domain], None, bunch, watermark_ms, output, is_end=ending is None)
                 if rest and ending is not None:
                     for group, share in by_group(rest, programs[domain], job.groups_count):
-                        file = put_state(ending.folder, level, number, group, share)
+                        file = put_state(ending.folder, level, domain_number, group, share)
                         rows.append((0, packing.STATE, 0, packing.NO_ORDER, json.dumps(asdict(file)).encode()))
             elif domain not in rulebook.domains():
                 output.counters["events_without_rule"] += len(bunch)
@@ -265,7 +265,7 @@ def _matcher(
         ]
         if joined and level == 0:
             rows.append((0, packing.MARKS, 0, packing.NO_ORDER, marks_bytes(joined)))
-        rows += [row for made in output.produced for row in packing.produced_rows(job, within_history(job, made))]
+        rows += [row for events in output.produced for row in packing.produced_rows(job, within_history(job, events))]
         rows.append((0, packing.COUNTERS, 0, packing.NO_ORDER, json.dumps(output.counters).encode()))
         rows.append((0, packing.TIMES, 0, packing.NO_ORDER, times.to_bytes()))
         yield packing.as_batch(rows)
@@ -277,9 +277,9 @@ def _without_repeats(
     job: Job, level: int, shares: dict[tuple[int, int], list[EventBatch]], output: MatchOutput
 ) -> Iterator[packing.PackedRow]:
     """Leave out the events that came before, in place. The first level counts them and yields letters of reused ids."""
-    for (number, _), batches_of_group in shares.items():
+    for (domain_number, _), batches_of_group in shares.items():
         counts = output if level == 0 else MatchOutput()
-        first, reused = first_ones(job, number, batches_of_group, counts)
+        first, reused = first_ones(job, domain_number, batches_of_group, counts)
         batches_of_group[:] = [first]
         if level == 0:
             letters = bounded_equals(event_dead_letters(reused), output.counters)
@@ -289,9 +289,9 @@ def _without_repeats(
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:
     """Yield (domain, events) of several key groups at a time, so that the matcher's data stays in the cache."""
     bunch: list[EventBatch] = []
-    for at, (number, group) in enumerate(ordered := sorted(shares)):
-        bunch += shares.pop((number, group))
-        last_of_domain = at + 1 == len(ordered) or ordered[at + 1][0] != number
+    for index, (domain_number, group) in enumerate(ordered := sorted(shares)):
+        bunch += shares.pop((domain_number, group))
+        last_of_domain = index + 1 == len(ordered) or ordered[index + 1][0] != domain_number
         if last_of_domain or sum(len(b) for b in bunch) >= _EVENTS_AT_ONCE:
-            yield number, concat_batches(bunch)
+            yield domain_number, concat_batches(bunch)
             bunch = []

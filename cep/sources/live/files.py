@@ -115,8 +115,8 @@ class FilesSource:
     def _look(self) -> None:
         self._looked_s = time.monotonic()
         paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
-        wanted = [p for p in paths if self._takes_events or FORMATS.get(suffix_of(p)) == "json"]
-        fresh = [p for p in wanted if self._done.get(file_name(p)) != _DONE]
+        readable = [p for p in paths if self._takes_events or FORMATS.get(suffix_of(p)) == "json"]
+        fresh = [p for p in readable if self._done.get(file_name(p)) != _DONE]
         written = [(written_ms, p.name, p) for p in fresh if (written_ms := _written_ms(p)) is not None]
         self._waiting.extend(p for _, _, p in sorted(written))
 
