@@ -41,7 +41,7 @@ from cep.kernels.match.rules import advance_plain_rules, advance_rules
 from cep.kernels.records import AllRuns, LiveRuns, NewNumbers, Remaining, SharedStarts
 from cep.nfa.columns import INCOMPLETE
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.image import segments
+from cep.nfa.image import join_ranges
 from cep.nfa.program import Program, RuleProgram
 
 # in the order of layout.COUNT_STARTED …
@@ -247,7 +247,7 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
     if _may_repeat(program, finished):
         distinct = _distinct(finished, offsets, rows, variables)
         lengths = (offsets[1:] - offsets[:-1])[distinct]
-        flat = segments(offsets[distinct], lengths)
+        flat = join_ranges(offsets[distinct], lengths)
         finished, rows, variables = finished[distinct], rows[flat], variables[flat]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     flags = finished[:, y.MATCH_NULLS, None] >> np.arange(program.measures_max)

@@ -131,7 +131,7 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
     counters["arithmetic_overflows"] += total
     of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
     if overflows.instructions.any():
-        dense, of_derived = program.vector.below(overflows.instructions)
+        dense, of_derived = program.vector.sums_by_result(overflows.instructions)
         of_predicates[program.predicates.dense] += np.array(dense, np.int64)
     np.add.at(of_predicates, program.predicates.entries[:, y.INDEX_PREDICATE], overflows.entries)
     counts = of_runs.copy()

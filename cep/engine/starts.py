@@ -24,7 +24,7 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Bool, Int32, Int64
 from cep.kernels.match.rules import NOT_TAKEN, STEP_STATE, follow_prefix
 from cep.kernels.records import LiveRuns, PrefixEvents, PrefixRuns, SharedStarts
-from cep.nfa.image import segments
+from cep.nfa.image import join_ranges
 from cep.nfa.prefixes import SharedStart
 from cep.nfa.program import Program
 
@@ -122,7 +122,7 @@ def _put_off(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: 
         return is_taken
     apart: Bool = is_taken & (masks & 1 == 0) & (prepared.weights[rows] > 0) & (rows >= prepared.first_row)
     bit = rows[apart] - prepared.first_row
-    np.bitwise_or.at(prepared.bitmaps[shared.apart], bit >> 6, np.uint64(1) << (bit & 63).astype(np.uint64))
+    np.bitwise_or.at(prepared.bitmaps[shared.undeferred_bitmap], bit >> 6, np.uint64(1) << (bit & 63).astype(np.uint64))
     is_taken &= ~apart
     return is_taken
 
@@ -151,8 +151,8 @@ def _follow(
     The run may be one that the events begin, or a run of a single rule, which has seen the events up to its last one.
     """
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
-    runs = fitted.runs[segments(first, counts)]
-    run_keys = fitted.run_key[segments(first, counts)]
+    runs = fitted.runs[join_ranges(first, counts)]
+    run_keys = fitted.run_key[join_ranges(first, counts)]
     states = runs[:, y.RUN_STATE] - np.repeat(shared.first_states, counts)
     last_rows = fitted.nodes[runs[:, y.RUN_NODE], y.NODE_ROW]
     waits = np.flatnonzero((states > 0) & np.isin(states, shared.steps[:, STEP_STATE]))

@@ -247,7 +247,7 @@ def _evaluate(
 
 def _overflows(plan: HistoryPlan, errors: Int64) -> Mapping[str, int]:
     """Return the overflows of each history by its identity, from the overflows int64[I] of each instruction."""
-    members, values = plan.vector.below(errors)
+    members, values = plan.vector.sums_by_result(errors)
     counts = {
         h.identity: (members[h.member] if h.member >= 0 else 0)
         + (values[h.value - plan.derived_first] if h.value >= plan.derived_first else 0)

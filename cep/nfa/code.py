@@ -116,14 +116,14 @@ class Lowering(ABC):
         assert isinstance(expr, Call), f"no code for {expr!r}"
         return self._call(expr)
 
-    def _averages_compared(self, expr: Binary) -> int:
+    def _compare_averages(self, expr: Binary) -> int:
         return compare_twofold(self, expr)
 
     def _binary(self, expr: Binary) -> int:
         """Emit a comparison, `and`, `or` or arithmetic. Return the register of its value."""
         op, left, right = expr.op, expr.left, expr.right
         if op in _COMPARISONS and has_average(expr):
-            return self._averages_compared(expr)
+            return self._compare_averages(expr)
         if op in _MIRRORED:
             op, left, right = _MIRRORED[op], right, left  # type: ignore[assignment]
         if op == "/" and (units := same_units(left, right)) is not None:
@@ -156,34 +156,39 @@ class Lowering(ABC):
         return result
 
     def _call(self, expr: Call) -> int:
-        if expr.fn in COLUMN_FUNCTIONS:
+        """Emit a call of a function. Return the register of its value."""
+        if expr.fn in COLUMN_FUNCTIONS:  # computed as a column of the event table before the code runs
             return self.emit(o.COLUMN, self.columns.computed(expr))
         if expr.fn in ROUNDING:
-            return self._rounded(expr)
+            return self._lower_rounding(expr)
         arguments = [self.lower(a) for a in expr.arguments]
         if expr.type.is_float:
             arguments = [self._float(r, a.type) for r, a in zip(arguments, expr.arguments, strict=True)]
         if expr.fn in _EXTREMES:
-            return reduce(partial(self.emit, _EXTREMES[expr.fn][expr.type.is_float]), arguments)
+            ops = _EXTREMES[expr.fn]  # of integers, of floats
+            return reduce(partial(self.emit, ops[expr.type.is_float]), arguments)
         if expr.fn == "distance_km":
             return self._distance(arguments)
         return self.emit(_FLOAT_FUNCTIONS[expr.fn], arguments[0])
 
-    def _rounded(self, expr: Call) -> int:
-        """Emit `round`, `floor` or `ceil`. A decimal counts small units, so an integer division rounds it."""
+    def _lower_rounding(self, expr: Call) -> int:
+        """Emit `round`, `floor` or `ceil`. A decimal is an integer of small units, so an integer division rounds it."""
         value, source = self.lower(expr.arguments[0]), expr.arguments[0].type
         if source.is_float:
             digits = expr.arguments[1] if expr.fn == "round" else None
-            return self._rounded_float(expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0)
-        step = 10 ** (source.scale - expr.type.scale)
+            return self._lower_float_rounding(
+                expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0
+            )
+        step = 10 ** (source.scale - expr.type.scale)  # 100 for an amount in cents, rounded to whole euros
         if expr.fn == "floor" or step == 1:
             return self._quotient(value, step)
         if expr.fn == "ceil":
             return self._quotient_up(value, step)
-        # Counted in halves and rounded towards zero, the nearest integer is half of the next number away from zero.
-        upwards = self.emit(o.ADD, self._quotient(value, step // 2), self.constant(1))
-        negative = self.emit(o.LT, value, self.constant(0))
-        halves = self.emit(o.SELECT, negative, self._quotient_up(value, step // 2), upwards)
+        # round: floor((floor(value / half step) + 1) / 2), so 150 → (3 + 1) / 2 = 2 and 149 → (2 + 1) / 2 = 1;
+        # a half of a negative number goes down: floor(ceil(value / half step) / 2), so -150 → -3 / 2 → -2.
+        halves_above = self.emit(o.ADD, self._quotient(value, step // 2), self.constant(1))
+        is_negative = self.emit(o.LT, value, self.constant(0))
+        halves = self.emit(o.SELECT, is_negative, self._quotient_up(value, step // 2), halves_above)
         return self._quotient(halves, 2)
 
     def _quotient(self, register: int, divisor: int) -> int:
@@ -193,7 +198,7 @@ class Lowering(ABC):
         rest = self.emit(o.MOD, register, self.constant(divisor))
         return self.emit(o.ADD, self._quotient(register, divisor), self.emit(o.NE, rest, self.constant(0)))
 
-    def _rounded_float(self, fn: str, value: int, digits: int) -> int:
+    def _lower_float_rounding(self, fn: str, value: int, digits: int) -> int:
         """Emit `floor`, `ceil` or `round` (half away from zero, to `digits` decimal places) of a float."""
         if fn == "floor":
             return self.emit(o.FFLOOR, value)
@@ -336,23 +341,26 @@ def allocate(instructions: Sequence[Instruction], predicates: Sequence[int], der
 
 @dataclass(frozen=True, slots=True)
 class VectorProgram:
-    """Code that evaluates conditions over columns: its instructions, number of registers, and registers of results."""
+    """Code that evaluates conditions of single events and derived columns (expressions of one event) over columns."""
 
-    code: np.ndarray
-    machine_size: int
-    predicate_registers: np.ndarray
-    derived_registers: np.ndarray
+    code: np.ndarray  # int32[I, MACHINE_WIDTH] instructions
+    machine_size: int  # the number of registers
+    predicate_registers: np.ndarray  # the register that has the value of each condition at the end
+    derived_registers: np.ndarray  # the same for each derived column
 
-    def below(self, counts: Int64) -> tuple[list[int], list[int]]:
-        """Return the sums of counts by instruction, int64[I], over the code of each predicate and derived column."""
-        needed: dict[int, frozenset[int]] = {}
+    def sums_by_result(self, counts: Int64) -> tuple[list[int], list[int]]:
+        """Return the sum of counts for each predicate and each derived column, over the instructions that it needs.
+
+        `counts` int64[I] are by instruction, such as the events at which its value exceeded 64 bits.
+        """
+        needed: dict[int, frozenset[int]] = {}  # the instructions behind the present value of each register
         for index, (op, target, *operands) in enumerate(self.code.tolist()):
             needed[target] = frozenset({index}).union(
                 *(needed[register] for register in _register_operands(op, operands))
             )
-        results = (self.predicate_registers.tolist(), self.derived_registers.tolist())
         predicate_sums, derived_sums = (
-            [sum(int(counts[index]) for index in needed[r]) for r in part] for part in results
+            [sum(int(counts[index]) for index in needed[register]) for register in registers.tolist()]
+            for registers in (self.predicate_registers, self.derived_registers)
         )
         return predicate_sums, derived_sums
 
@@ -447,7 +455,7 @@ class ScalarCode(Lowering):
         if expr.fn == "count" and argument is None:
             return self.emit(o.REGISTER, self._run_register("count", expr.variable))
         assert argument is not None, "only count has no argument"
-        if expr.fn == "distinct":
+        if expr.fn == "distinct":  # counted from the bound events, which a run can reach
             assert isinstance(argument, CurrentField), "checked before"
             assert self._variable is not None, "a predicate of the event alone reads no run"
             return self.emit(o.DISTINCT, self._variable(expr.variable), self.columns.number(argument.field))
@@ -456,12 +464,15 @@ class ScalarCode(Lowering):
             return present
         if expr.fn in ("sum", "min", "max"):
             value = self.emit(o.REGISTER, self._run_register(expr.fn, expr.variable, argument))
+            # Without values, a sum is 0, but the least and the greatest value are null.
             return value if expr.fn == "sum" else self.emit(o.NULL_IF_ZERO, value, present)
         if expr.fn == "avg":
             return self.average(expr).high
-        return self._spread(expr.variable, argument, self.emit(o.TO_FLOAT, present, self.constants.add(1, False)))
+        count = self.emit(o.TO_FLOAT, present, self.constants.add(1, is_float=False))  # divided by 1
+        return self._standard_deviation(expr.variable, argument, count)
 
     def average(self, expr: Expr) -> Twofold:
+        """Emit an average as a float and its rounding error, from the exact sum that the run has in two registers."""
         if not isinstance(expr, Aggregate):
             return super().average(expr)
         argument = expr.argument
@@ -470,17 +481,18 @@ class ScalarCode(Lowering):
         def register(kind: str) -> int:
             return self.emit(o.REGISTER, self._run_register(kind, expr.variable, argument))
 
-        unit = self.constants.add(1, False)
+        unit = self.constants.add(1, is_float=False)
         count = self.emit(o.TO_FLOAT, register("present"), unit)
         if argument.type.is_float:
-            return divided(self, sum_of(self, register("sum"), register("rest")), exact(self, count))
-        high, low = (self.emit(o.TO_FLOAT, register(kind), unit) for kind in ("high", "low"))
+            exact_sum = sum_of(self, register("sum"), register("rest"))  # the rest is the sum's rounding error
+            return divided(self, exact_sum, exact(self, count))
+        high, low = (self.emit(o.TO_FLOAT, register(kind), unit) for kind in ("high", "low"))  # 32 bits each
         high = self.emit(o.FMUL, high, self.constant(2.0**32, is_float=True))
         mean = divided(self, sum_of(self, high, low), exact(self, count))
         scale: int = 10**argument.type.scale
         return divided(self, mean, exact(self, self.constant(float(scale), is_float=True))) if scale > 1 else mean
 
-    def _spread(self, variable: str, argument: Expr, count: int) -> int:
+    def _standard_deviation(self, variable: str, argument: Expr, count: int) -> int:
         """Return √(n Σd² − (Σd)²) / n, where d is the distance of a value from the first one: 0 for equal values."""
         kinds = ("offset", "offset squared")
         total, squares = (self.emit(o.REGISTER, self._run_register(kind, variable, argument)) for kind in kinds)

@@ -110,16 +110,21 @@ def event_columns(
     described: Iterable[tuple[str, int, Call | History | None, bool]],
     derived: Sequence[Type],
 ) -> tuple[Column, ...]:
-    """List the fixed columns, then `described` (as ColumnMap.described yields them), then derived columns."""
-    fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
+    """List the columns of an event table: the fixed ones, the ones that rules read, then derived columns.
+
+    `described` are (name, source column, function or history, whether it is stored with bound events), as
+    ColumnMap.described yields them. Derived columns hold expressions of one event that aggregates read. The column
+    INCOMPLETE names an event's histories that lack events or have them folded (merged into sums).
+    """
+    fixed = [Column(f"fixed {i}", Type(Kind.INT), retained=False) for i in range(y.COLUMNS_FIXED)]
     described_columns: list[Column] = []
     histories_count = 0
     for name, source, function, is_retained in described:
         if isinstance(function, History):
             type_ = function.type.as_nullable()
             # Columns that are stored with bound events have the same name in every program.
-            number = identity_of(function) if is_retained else histories_count
-            described_columns.append(Column(f"{HISTORY} {number}", type_, is_retained, history=True))
+            suffix = identity_of(function) if is_retained else histories_count
+            described_columns.append(Column(f"{HISTORY} {suffix}", type_, is_retained, history=True))
             histories_count += 1
         elif function is not None:
             type_ = function.type.as_nullable()
@@ -128,7 +133,7 @@ def event_columns(
             described_columns.append(Column(name, Type(Kind.STRING, nullable=True), retained=True, history=True))
         else:
             described_columns.append(Column(name, types[name], is_retained))
-    results = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
+    results = [Column(f"derived {i}", type_, retained=False, derived=True) for i, type_ in enumerate(derived)]
     return (*fixed, *described_columns, *results)
 
 

@@ -59,21 +59,25 @@ class Compiler:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._symbols = Symbols()
-        self._symbols_first = 0
+        self._symbols_in_force = 0
         self._pieces: OrderedDict[int, tuple[PatternIR, Piece]] = OrderedDict()
         self._lock = threading.Lock()
 
     def program(self, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
-        """Compile rules that share a key into one program. Raises: CompileError as `check` does."""
+        """Compile rules that share a key into one program. Raises: CompileError as `check` does.
+
+        Symbols are the numbers of constants, columns, …, which all pieces (compiled patterns) share. They only grow, so
+        the compiler begins again with none when there are many more than the rules in force had.
+        """
         assert all(rule.pattern.key == key_fields for rule in rules), "rules of one program share their key"
         with self._lock:
-            is_full = len(self._symbols) > SYMBOLS_MAX + self._symbols_first
+            is_full = len(self._symbols) > SYMBOLS_MAX + self._symbols_in_force
             if is_full:
                 self._symbols = Symbols()
                 self._pieces.clear()
             pieces = [self._piece(rule.pattern) for rule in rules]
-            if is_full:  # the symbols of the rules in force do not count towards the limit
-                self._symbols_first = len(self._symbols)
+            if is_full:  # now the symbols are the ones of the rules in force, which do not count towards the limit
+                self._symbols_in_force = len(self._symbols)
             while len(self._pieces) > max(PIECES_CACHED_MAX, len(rules)):
                 self._pieces.popitem(last=False)
             return link(self._schema, key_fields, rules, pieces, self._symbols)
@@ -153,7 +157,7 @@ def _refusal(pattern: PatternIR, schema: Schema) -> CompileError | None:
 def _is_near_a_limit(bound: PatternIR, automaton: Automaton) -> bool:
     """Return True if the tables could be too large. An upper bound, so that few patterns need to be compiled."""
     parts = list(nodes(bound))
-    registers = sum(p.loops for p in automaton.positions) + automaton.marks
+    registers = sum(p.loops for p in automaton.positions) + automaton.groups_count
     registers += _AGGREGATE_REGISTERS * sum(isinstance(p, Aggregate) for p in parts)
     registers += _FIELD_REGISTERS * sum(isinstance(p, VarField) for p in parts)
     flags = (len(p.waits) + sum(g.moment == "frees" for w in p.waits for g in w.guards) for p in automaton.positions)

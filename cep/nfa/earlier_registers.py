@@ -40,11 +40,14 @@ def as_float(argument: Expr) -> Expr:
 
 
 class _EarlierCode(ScalarCode):
-    """The order in which version 0.2.0 numbered the registers of a run. Its instructions are never run."""
+    """Numbers the registers of a run as version 0.2.0 did, to read runs that it saved. Its instructions are never run.
 
-    def _averages_compared(self, expr: Binary) -> int:
+    A register gets its number when an expression asks for it first, so only the order of these calls matters.
+    """
+
+    def _compare_averages(self, expr: Binary) -> int:
         sides = (expr.right, expr.left) if expr.op in (">", ">=") else (expr.left, expr.right)
-        return max(self.lower(side) for side in sides)
+        return max(self.lower(side) for side in sides)  # any register would do
 
     def _aggregate(self, expr: Aggregate) -> int:
         if expr.fn not in ("avg", "stddev"):

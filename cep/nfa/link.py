@@ -1,6 +1,6 @@
 """Compiled pieces of the rules of one key domain → Program.
 
-    pieces ──Gathered──▶ sections of all rules ──▶ predicates, vector code, columns, image
+    pieces ──JoinedPieces──▶ sections of all rules ──▶ predicates, vector code, columns, image
 
 Every number of a piece becomes a number of the program: a number of its own by adding the start of its part, a shared
 number by a table. This is arithmetic on the arrays of all rules at once, so a change of one rule among thousands costs
@@ -26,10 +26,10 @@ from cep.nfa.code import COLUMN_OPERAND, CONSTANT_OPERAND, VectorProgram, alloca
 from cep.nfa.columns import event_columns
 from cep.nfa.deployed import DeployedRule, fingerprint
 from cep.nfa.histories import plan_histories
-from cep.nfa.image import Gathered, Image, Places, image_of, numbered, segments, starts_of
+from cep.nfa.image import Image, JoinedPieces, ProgramNumbers, assign_numbers, image_of, join_ranges, range_starts
 from cep.nfa.piece import RULE_MACHINE, RULE_STREAM, Piece, Section
 from cep.nfa.predicates import PredicatePlan, choose
-from cep.nfa.prefixes import SharedStart, Symbols, shared_starts, without_starts
+from cep.nfa.prefixes import SharedStart, Symbols, shared_starts, without_deferred
 from cep.nfa.program import Program, RulePrograms
 
 _OPS = 64  # above every opcode
@@ -46,95 +46,98 @@ _REGISTERS = np.array([[operand in register_positions(op) for operand in range(3
 
 
 @dataclass(frozen=True, slots=True)
-class GatheredPredicates:
-    """The distinct predicates of a program, in numbers of the process, found by index or evaluated for each event.
+class JoinedPredicates:
+    """The distinct conditions of single events ("predicates") of all rules of a program.
 
-    Shapes: place int64 as in Places; dense int64[D] are the numbers of the evaluated predicates, dense_code int64[n, 5]
-    their code and results int64[D] the instruction of each result; groups int64[G] and their sizes int64[G]; entries
-    int64[E, INDEX_ENTRY_WIDTH] by group, with code offsets relative to the first instruction of `rest`.
+    An index on a column finds most predicates by a constant that they compare with; the rest of such a predicate is
+    checked for the events that the index finds. Code evaluates the other predicates for each event. Constants, columns
+    and instructions still have the numbers that all rules of the process share.
     """
 
     count: int
-    place: Int64
-    dense: Int64
-    dense_code: Int64
-    results: Int64
-    groups: list[tuple[int, int]]
-    sizes: Int64
-    entries: Int64
-    rest: Int64
+    program_number: Int64  # by shared number of a predicate, -1 for an unused one
+    dense: Int64  # int64[D], the numbers of the evaluated predicates
+    evaluated_code: Int64  # int64[n, 5], rows as in JoinedVector.code
+    results: Int64  # int64[D], the instruction that computes each evaluated predicate
+    groups: list[tuple[int, int]]  # (kind of index, column) of each index
+    sizes: Int64  # the number of entries of each index
+    entries: Int64  # int64[E, INDEX_ENTRY_WIDTH] by index; a predicate has an entry for each constant
+    rest: Int64  # the code of the rests; the code offsets of entries count from its first instruction
 
 
 @dataclass(frozen=True, slots=True)
-class GatheredVector:
-    """The code of a program over columns, in numbers of the process: rows (instruction, op, a, b, c) int64[n, 5].
+class JoinedVector:
+    """The code that a program runs over columns of events: its derived columns and evaluated predicates, each once.
 
-    Each instruction is there once, at the index `place`, as in Places. `derived` are the instructions of derived
-    columns.
+    Equal instructions of all rules have one number in the process. A derived column holds an expression of one event.
     """
 
-    code: Int64
-    place: Int64
-    derived: tuple[int, ...]
+    code: Int64  # int64[n, 5]: number of the instruction, op, operands a, b, c
+    row_of_instruction: Int64  # its row in `code`, by number of an instruction; -1 for an unused one
+    derived: tuple[int, ...]  # the instruction that computes each derived column
     derived_types: tuple[Type, ...]
-    derived_place: Int64
+    derived_number: Int64  # the number of a derived column in the program, by its shared number; -1 for an unused one
 
 
-def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
-    """Assign numbers to the distinct predicates of all rules. An index finds each predicate, or code evaluates it."""
-    rows = parts.rows(Section.PREDICATES)
-    ids, place, first = numbered(rows[:, 0], len(symbols.predicates))
-    atoms, values = parts.rows(Section.ATOMS), parts.rows(Section.VALUES)
-    atom_rows = segments(starts_of(rows[:, 3])[first], rows[first, 3])
-    chosen = choose(np.repeat(np.arange(len(ids)), rows[first, 3]), atoms[atom_rows, 0], len(ids))
-    dense, indexed = np.flatnonzero(chosen < 0), np.flatnonzero(chosen >= 0)
-    index_atoms = atom_rows[chosen[indexed]]
-    rest_lengths = atoms[index_atoms, 2]
-    rest_first = np.where(rest_lengths > 0, starts_of(rest_lengths), -1)
-    groups, group_place, _ = numbered(atoms[index_atoms, 0], len(symbols.groups))
-    group = group_place[atoms[index_atoms, 0]]
+def join_predicates(joined: JoinedPieces, symbols: Symbols) -> JoinedPredicates:
+    """Assign numbers to the distinct predicates of all rules, and choose the ones that an index finds.
+
+    An atom is a comparison in a predicate that an index can answer; the rest are the predicate's other comparisons.
+    """
+    shared_numbers, event_types, code_lengths, atoms_counts = joined.rows(Section.PREDICATES).T
+    ids, program_number, first = assign_numbers(shared_numbers, len(symbols.predicates))
+    atom_groups, constants_counts, rest_lengths, rest_results = joined.rows(Section.ATOMS).T
+    atoms = join_ranges(range_starts(atoms_counts)[first], atoms_counts[first])  # of each predicate once
+    chosen = choose(np.repeat(np.arange(len(ids)), atoms_counts[first]), atom_groups[atoms], len(ids))
+    evaluated, indexed = np.flatnonzero(chosen < 0), np.flatnonzero(chosen >= 0)
+    index_atoms = atoms[chosen[indexed]]
+    index_rest_lengths = rest_lengths[index_atoms]
+    rest_first = np.where(index_rest_lengths > 0, range_starts(index_rest_lengths), -1)
+    groups, group_number, _ = assign_numbers(atom_groups[index_atoms], len(symbols.groups))
+    group = group_number[atom_groups[index_atoms]]
     order = np.argsort(group, kind="stable")
-    counts = atoms[index_atoms, 1][order]
+    counts = constants_counts[index_atoms][order]
     entries = np.empty((int(counts.sum()), y.INDEX_ENTRY_WIDTH), np.int64)
-    entries[:, y.INDEX_CONSTANT] = values[segments(starts_of(atoms[:, 1])[index_atoms[order]], counts)]
+    constants = join_ranges(range_starts(constants_counts)[index_atoms[order]], counts)
+    entries[:, y.INDEX_CONSTANT] = joined.rows(Section.VALUES)[constants]
     per_predicate = {
         y.INDEX_PREDICATE: indexed,
-        y.INDEX_TYPE: rows[first, 1][indexed],
+        y.INDEX_TYPE: event_types[first][indexed],
         y.INDEX_CODE: rest_first,
-        y.INDEX_CODE_END: np.where(rest_lengths > 0, rest_first + rest_lengths, -1),
-        y.INDEX_RESULT: atoms[index_atoms, 3],
+        y.INDEX_CODE_END: np.where(index_rest_lengths > 0, rest_first + index_rest_lengths, -1),
+        y.INDEX_RESULT: rest_results[index_atoms],
     }
     for column, of_predicate in per_predicate.items():
         entries[:, column] = np.repeat(of_predicate[order], counts)
-    code, code_first = parts.rows(Section.PREDICATE_CODE), starts_of(rows[:, 2])
-    evaluated = first[dense]
-    return GatheredPredicates(
+    code, code_first = joined.rows(Section.PREDICATE_CODE), range_starts(code_lengths)
+    code_rows = first[evaluated]
+    return JoinedPredicates(
         count=len(ids),
-        place=place,
-        dense=dense,
-        dense_code=code[segments(code_first[evaluated], rows[evaluated, 2])],
-        results=code[code_first[evaluated] + rows[evaluated, 2] - 1, 0],
-        groups=[symbols.groups.things[number] for number in groups.tolist()],
+        program_number=program_number,
+        dense=evaluated,
+        evaluated_code=code[join_ranges(code_first[code_rows], code_lengths[code_rows])],
+        results=code[code_first[code_rows] + code_lengths[code_rows] - 1, 0],
+        groups=[symbols.groups.items[number] for number in groups.tolist()],
         sizes=np.bincount(np.repeat(group[order], counts), minlength=len(groups)),
         entries=entries,
-        rest=parts.rows(Section.REST_CODE)[segments(starts_of(atoms[:, 2])[index_atoms], rest_lengths)],
+        rest=joined.rows(Section.REST_CODE)[join_ranges(range_starts(rest_lengths)[index_atoms], index_rest_lengths)],
     )
 
 
-def gather_vector(parts: Gathered, symbols: Symbols, predicates: GatheredPredicates) -> GatheredVector:
-    """Join the code of all derived columns, followed by the code of the evaluated predicates, each instruction once."""
-    rows = parts.rows(Section.DERIVED)
-    ids, derived_place, first = numbered(rows[:, 0], len(symbols.derived))
-    code = parts.rows(Section.DERIVED_CODE)[segments(starts_of(rows[:, 1])[first], rows[first, 1])]
-    code = np.concatenate([code, predicates.dense_code])
-    _, place, once = numbered(code[:, 0], len(symbols.instructions))
-    derived = [symbols.derived.things[number] for number in ids.tolist()]
-    return GatheredVector(
-        code[once],
-        place,
-        tuple(instruction for instruction, _ in derived),
-        tuple(type_ for _, type_ in derived),
-        derived_place,
+def join_vector(joined: JoinedPieces, symbols: Symbols, predicates: JoinedPredicates) -> JoinedVector:
+    """Join the code of all derived columns (expressions of one event), then of the evaluated predicates, each once."""
+    shared_numbers, code_lengths = joined.rows(Section.DERIVED).T
+    derived_ids, derived_number, first = assign_numbers(shared_numbers, len(symbols.derived))
+    code_rows = join_ranges(range_starts(code_lengths)[first], code_lengths[first])
+    code = np.concatenate([joined.rows(Section.DERIVED_CODE)[code_rows], predicates.evaluated_code])
+    _, row_of_instruction, first_rows = assign_numbers(code[:, 0], len(symbols.instructions))
+    derived = [symbols.derived.items[number] for number in derived_ids.tolist()]
+    return JoinedVector(
+        code=code[first_rows],
+        row_of_instruction=row_of_instruction,
+        derived=tuple(instruction for instruction, _ in derived),
+        derived_types=tuple(type_ for _, type_ in derived),
+        derived_number=derived_number,
     )
 
 
@@ -144,38 +147,38 @@ def constants_of(op: Int64, operands: Int64) -> Int64:
     return operands[named, _CONSTANT[op[named]]]
 
 
-def translated(op: Int64, operands: Int64, place: Places) -> Int64:
+def translated(op: Int64, operands: Int64, program_number: ProgramNumbers) -> Int64:
     """Replace operands by the program's numbers of constants and columns."""
-    placed = operands.copy()
-    for position, numbers in ((_CONSTANT, place.constant), (_COLUMN, place.column)):
+    renumbered = operands.copy()
+    for position, numbers in ((_CONSTANT, program_number.constant), (_COLUMN, program_number.column)):
         named = np.flatnonzero(position[op] >= 0)
         operand = position[op[named]]
-        placed[named, operand] = numbers[operands[named, operand]]
-    return placed
+        renumbered[named, operand] = numbers[operands[named, operand]]
+    return renumbered
 
 
-def finish_predicates(predicates: GatheredPredicates, place: Places, at_rest: int) -> PredicatePlan:
+def finish_predicates(predicates: JoinedPredicates, program_number: ProgramNumbers, at_rest: int) -> PredicatePlan:
     """Return the plan for an image in which the code of entries begins at an offset."""
     entries = predicates.entries.copy()
-    entries[:, y.INDEX_CONSTANT] = place.constant[entries[:, y.INDEX_CONSTANT]]
+    entries[:, y.INDEX_CONSTANT] = program_number.constant[entries[:, y.INDEX_CONSTANT]]
     coded = entries[:, y.INDEX_CODE] >= 0
     for column in (y.INDEX_CODE, y.INDEX_CODE_END):
         entries[coded, column] = at_rest + MACHINE_WIDTH * entries[coded, column]
     ends = np.cumsum(predicates.sizes)
     kinds = np.array(predicates.groups, np.int64).reshape(-1, 2)
-    groups = np.column_stack([kinds[:, 0], place.column[kinds[:, 1]], ends - predicates.sizes, ends])
+    groups = np.column_stack([kinds[:, 0], program_number.column[kinds[:, 1]], ends - predicates.sizes, ends])
     return PredicatePlan(predicates.count, predicates.dense.astype(np.int32), groups, entries)
 
 
-def finish_vector(vector: GatheredVector, predicates: GatheredPredicates, place: Places) -> VectorProgram:
+def finish_vector(vector: JoinedVector, predicates: JoinedPredicates, program_number: ProgramNumbers) -> VectorProgram:
     """Return the code with machine registers."""
     op = vector.code[:, 1]
-    operands = translated(op, vector.code[:, 2:], place)
+    operands = translated(op, vector.code[:, 2:], program_number)
     is_register = _REGISTERS[op]
-    operands[is_register] = vector.place[operands[is_register]]
+    operands[is_register] = vector.row_of_instruction[operands[is_register]]
     code = np.column_stack([op, np.arange(len(op)), operands])
-    derived = vector.place[list(vector.derived)]
-    return _allocated(code.tobytes(), vector.place[predicates.results].tobytes(), derived.tobytes())
+    derived = vector.row_of_instruction[list(vector.derived)]
+    return _allocated(code.tobytes(), vector.row_of_instruction[predicates.results].tobytes(), derived.tobytes())
 
 
 @lru_cache(64)
@@ -191,40 +194,41 @@ def link(
     symbols: Symbols,
 ) -> Program:  # fmt: skip
     """Combine the pieces of rules that share a key; `symbols` are the ones that compiled them."""
-    parts = Gathered(pieces)
-    predicates = gather_predicates(parts, symbols)
-    vector = gather_vector(parts, symbols, predicates)
-    code = np.concatenate([parts.rows(Section.CODE), predicates.rest])
+    joined = JoinedPieces(pieces)
+    predicates = join_predicates(joined, symbols)
+    vector = join_vector(joined, symbols, predicates)
+    code = np.concatenate([joined.rows(Section.CODE), predicates.rest])
     constants = [constants_of(code[:, 0], code[:, 2:]), constants_of(vector.code[:, 1], vector.code[:, 2:])]
-    constant_ids, constant_place, _ = numbered(
+    constant_ids, constant_number, _ = assign_numbers(
         np.concatenate([*constants, predicates.entries[:, y.INDEX_CONSTANT]]), len(symbols.constants)
     )
-    values = [symbols.constants.things[number] for number in constant_ids.tolist()]
-    used_columns = parts.rows(Section.COLUMNS)
-    column_ids, column_place, _ = numbered(used_columns[:, 0] - y.COLUMNS_FIXED, len(symbols.columns))
-    place = Places(
-        constant_place,
-        np.concatenate([np.arange(y.COLUMNS_FIXED), y.COLUMNS_FIXED + column_place]),
-        predicates.place,
-        np.where(vector.derived_place < 0, -1, y.COLUMNS_FIXED + len(column_ids) + vector.derived_place),
+    values = [symbols.constants.items[number] for number in constant_ids.tolist()]
+    used_columns = joined.rows(Section.COLUMNS)
+    column_ids, column_number, _ = assign_numbers(used_columns[:, 0] - y.COLUMNS_FIXED, len(symbols.columns))
+    program_number = ProgramNumbers(
+        constant_number,
+        np.concatenate([np.arange(y.COLUMNS_FIXED), y.COLUMNS_FIXED + column_number]),
+        predicates.program_number,
+        np.where(vector.derived_number < 0, -1, y.COLUMNS_FIXED + len(column_ids) + vector.derived_number),
     )
-    code[:, 2:] = translated(code[:, 0], code[:, 2:], place)
+    code[:, 2:] = translated(code[:, 0], code[:, 2:], program_number)
     slots = np.array([-1 if is_text else value for is_text, value in values], np.int64)
-    image = image_of(parts, place, code, slots)
-    rule_rows = parts.rows(Section.RULE)
-    row_registers, start_runs = _first_runs(parts, image)
-    relevance_first, relevance = _relevance(parts, place)
+    image = image_of(joined, program_number, code, slots)
+    rule_rows = joined.rows(Section.RULE)
+    row_registers, start_runs = _first_runs(joined, image)
+    relevance_first, relevance = _relevance(joined, program_number)
     streams, stream_of = _streams(rule_rows[:, RULE_STREAM], symbols, len(schema.event_types))
-    rows = _rows(rule_rows, parts, image, rules)
+    rows = _rows(rule_rows, joined, image, rules)
     rows[:, y.R_COUNTS] = stream_of + 1
     handovers = _handovers(rules)
-    filled = finish_predicates(predicates, place, image.at_code + MACHINE_WIDTH * int(parts.counts(Section.CODE).sum()))
-    shared = _shared(parts, handovers, rows, place, symbols, max(filled.count, 1))
-    relevance_first, relevance = without_starts(relevance_first, relevance, shared)
-    states_counts = parts.counts(Section.STATES).tolist()
+    at_rest = image.at_code + MACHINE_WIDTH * int(joined.counts(Section.CODE).sum())
+    filled = finish_predicates(predicates, program_number, at_rest)
+    shared = _shared(joined, handovers, rows, program_number, symbols, max(filled.count, 1))
+    relevance_first, relevance = without_deferred(relevance_first, relevance, shared)
+    states_counts = joined.counts(Section.STATES).tolist()
     places = zip((rule.identity for rule in rules), image.first_state.tolist(), states_counts, strict=True)
     in_shadow = {rule.rule_id for rule in rules if rule.status == "shadow"}
-    described = _described(symbols, column_ids, place, used_columns)
+    described = _described(symbols, column_ids, program_number, used_columns)
     return Program(
         schema=schema,
         key_fields=key_fields,
@@ -235,19 +239,19 @@ def link(
             schema, {n: c[2] for n, c in enumerate(described, start=y.COLUMNS_FIXED) if isinstance(c[2], History)}
         ),
         image=image.words,
-        vector=finish_vector(vector, predicates, place),
+        vector=finish_vector(vector, predicates, program_number),
         predicates=filled,
         relevance_first=relevance_first,
         relevance=relevance,
-        prefix_first=np.concatenate([[0], np.cumsum(parts.counts(Section.PREFIXES))]),
-        prefixes=place.predicate[parts.rows(Section.PREFIXES)[:, 1]].astype(np.int32),
+        prefix_first=np.concatenate([[0], np.cumsum(joined.counts(Section.PREFIXES))]),
+        prefixes=program_number.predicate[joined.rows(Section.PREFIXES)[:, 1]].astype(np.int32),
         streams=streams,
         text_constants=tuple((slot, str(value)) for slot, (is_text, value) in enumerate(values) if is_text),
         start_runs=start_runs,
         row_registers=np.pad(row_registers, ((0, len(shared)), (0, 0))),
         width=start_runs.shape[1],
         machine_size=int(rule_rows[:, RULE_MACHINE].max(initial=1)),
-        measures_max=int(parts.counts(Section.MEASURES).max(initial=0)),
+        measures_max=int(joined.counts(Section.MEASURES).max(initial=0)),
         shared=shared,
         fingerprint=fingerprint(rules, schema, (start.place[0] for start in shared)),
         handovers=handovers,
@@ -256,24 +260,27 @@ def link(
 
 
 def _described(
-    symbols: Symbols, column_ids: Int64, place: Places, used_columns: Int64
+    symbols: Symbols, column_ids: Int64, program_number: ProgramNumbers, used_columns: Int64
 ) -> list[tuple[str, int, Call | History | None, bool]]:
     retained = set(used_columns[used_columns[:, 1] == 1, 0].tolist())
     columns = []
     for number in column_ids.tolist():
-        name, source, function = symbols.columns.things[number]
-        source_place = source if source < 0 else int(place.column[source])
-        columns.append((name, source_place, function, y.COLUMNS_FIXED + number in retained))
+        name, source, function = symbols.columns.items[number]
+        source_number = source if source < 0 else int(program_number.column[source])
+        columns.append((name, source_number, function, y.COLUMNS_FIXED + number in retained))
     return columns
 
 
-def _rows(rule_rows: Int64, parts: Gathered, image: Image, rules: Sequence[DeployedRule]) -> Int64:
-    """Fill the table of rules for the kernels: int64[rules, RULE_WIDTH]. Offsets become offsets in the program."""
+def _rows(rule_rows: Int64, joined: JoinedPieces, image: Image, rules: Sequence[DeployedRule]) -> Int64:
+    """Fill the table of rules for the kernels: int64[rules, RULE_WIDTH]. Offsets of a rule become offsets in the image.
+
+    A rule processes events in [from, until); from `starts_until` on, its new version begins the matches.
+    """
     rows = rule_rows[:, : y.RULE_WIDTH].copy()
     rows[:, y.R_NUMBER] = np.arange(len(rows))
     rows[:, y.R_START_STATE] = image.first_state
     rows[:, y.R_END_STATE] += image.first_state
-    first_measure = image.at_measures + y.MEASURE_WIDTH * starts_of(parts.counts(Section.MEASURES))
+    first_measure = image.at_measures + y.MEASURE_WIDTH * range_starts(joined.counts(Section.MEASURES))
     rows[:, y.R_MEASURES] = first_measure
     rows[:, y.R_MEASURES_END] = first_measure + y.MEASURE_WIDTH * rule_rows[:, y.R_MEASURES_END]
     rows[:, y.R_FROM_MS] = np.fromiter((rule.from_ms for rule in rules), np.int64, len(rules))
@@ -283,54 +290,56 @@ def _rows(rule_rows: Int64, parts: Gathered, image: Image, rules: Sequence[Deplo
 
 
 def _shared(
-    parts: Gathered, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, symbols: Symbols,
-    bitmaps_count: int,
+    joined: JoinedPieces, handovers: Sequence[tuple[int, int, int]], rows: Int64, program_number: ProgramNumbers,
+    symbols: Symbols, bitmaps_count: int,
 ) -> tuple[SharedStart, ...]:  # fmt: skip
-    """Find prefixes that rules share, and write the number of the shared prefix into each rule's row."""
-    counts = parts.counts(Section.PREFIXES)
+    """Find the prefixes (first conditions of patterns) that rules share; write their numbers into the rules' rows."""
+    counts = joined.counts(Section.PREFIXES)
     prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
     rule = np.repeat(np.arange(len(counts)), counts)
-    prefixes[rule, segments(np.zeros(len(counts), np.int64), counts)] = parts.rows(Section.PREFIXES)[:, 0]
-    # Rules with a handover do not share: the owner of a start depends on its time.
+    shorter_count = join_ranges(np.zeros(len(counts), np.int64), counts)  # of the rule's prefixes
+    prefixes[rule, shorter_count] = joined.rows(Section.PREFIXES)[:, 0]
+    # A version that hands its runs over to another version shares no prefix: the owner of a run depends on its time.
     prefixes[[number for _, *both in handovers for number in both]] = -1
-    states_count = int(parts.counts(Section.STATES).sum())
-    shared = shared_starts(prefixes, rows, place.predicate, states_count, symbols.prefixes.things, bitmaps_count)
+    states_count = int(joined.counts(Section.STATES).sum())
+    known_prefixes = symbols.prefixes.items
+    shared = shared_starts(prefixes, rows, program_number.predicate, states_count, known_prefixes, bitmaps_count)
     for number, start in enumerate(shared):
         rows[start.rules, y.R_SHARES] = number + 1
     return shared
 
 
-def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:
-    """Return which registers hold rows of the event table, uint8[rules, registers], and runs int64[rules, words]."""
-    holds_rows, counts = parts.rows(Section.REGISTERS), parts.counts(Section.REGISTERS)
+def _first_runs(joined: JoinedPieces, image: Image) -> tuple[UInt8, Int64]:
+    """Return the registers that hold event rows, uint8[rules, registers], and the run of each rule before any event."""
+    holds_rows, counts = joined.rows(Section.REGISTERS), joined.counts(Section.REGISTERS)
     rule = np.repeat(np.arange(len(counts)), counts)
-    register = segments(np.zeros(len(counts), np.int64), counts)
+    register = join_ranges(np.zeros(len(counts), np.int64), counts)  # 0, 1, 2, … within each rule
     row_registers = np.zeros((len(counts), int(counts.max(initial=0))), np.uint8)
     row_registers[rule, register] = holds_rows
     runs = np.zeros((len(counts), y.RUN_HEADER + row_registers.shape[1]), np.int64)
     runs[:, y.RUN_STATE], runs[:, y.RUN_WAITS], runs[:, y.RUN_EXPIRY] = image.first_state, y.EVERY_WAIT, TIME_MS_MAX
-    runs[:, [y.RUN_START_ROW, y.RUN_ORDINAL, y.RUN_START_ORDINAL, y.RUN_NODE]] = -1
+    runs[:, [y.RUN_START_ROW, y.RUN_ORDINAL, y.RUN_START_ORDINAL, y.RUN_NODE]] = -1  # no event yet
     runs[:, y.RUN_HEADER :][row_registers != 0] = -1
     return row_registers, runs
 
 
-def _relevance(parts: Gathered, place: Places) -> tuple[Int32, Int32]:
+def _relevance(joined: JoinedPieces, program_number: ProgramNumbers) -> tuple[Int32, Int32]:
     """Return the predicates that each rule reacts to, ascending, and the start of each rule's predicates."""
-    counts = parts.counts(Section.RELEVANCE)
-    numbers = place.predicate[parts.rows(Section.RELEVANCE)]
+    counts = joined.counts(Section.RELEVANCE)
+    numbers = program_number.predicate[joined.rows(Section.RELEVANCE)]
     order = np.lexsort((numbers, np.repeat(np.arange(len(counts)), counts)))
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), numbers[order].astype(np.int32)
 
 
 def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, Int64]:
     """Return the streams in which rules count positions, uint8[streams, event types], and each rule's stream or -1."""
-    used = {number: symbols.streams.things[number] for number in np.unique(stream[stream >= 0]).tolist()}
+    used = {number: symbols.streams.items[number] for number in np.unique(stream[stream >= 0]).tolist()}
     streams = sorted(used.values())
     is_in = np.zeros((len(streams), types_count), np.uint8)
     for number, types in enumerate(streams):
         is_in[number, list(types)] = 1
-    places = {number: streams.index(types) for number, types in used.items()}
-    return is_in, np.array([places.get(number, -1) for number in stream.tolist()], np.int64)
+    row_of_stream = {number: streams.index(types) for number, types in used.items()}
+    return is_in, np.array([row_of_stream.get(number, -1) for number in stream.tolist()], np.int64)
 
 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:

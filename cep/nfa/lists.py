@@ -113,7 +113,7 @@ def given_lists(checked: Checked) -> GivenLists:
     for declared in checked.resolved.lists.values():
         if declared.name in types and (declared.items or declared.file is not None):
             kind = list_kind(types[declared.name])
-            _take(collected, declared, kind, checked.roots, has_tokens=(declared.name, kind) in tokens)
+            _add_list(collected, declared, kind, checked.roots, has_tokens=(declared.name, kind) in tokens)
     return collected
 
 
@@ -130,8 +130,9 @@ def in_place_problems(pattern: PatternIR) -> list[str]:
     wrong: list[WrongEntry] = []
     for node in lists:
         name = str(node.value)
-        if name.startswith("["):
+        if name.startswith("["):  # the name of a list in place is the JSON of its entries
             wrong += keys_of(json.loads(name), list_kind(node.type))[1]
+    # A protected field holds tokens (pseudonyms) in place of its values, so its lists must have tokens, too.
     protected = (name for name, _ in token_lists(pattern) if name.startswith("["))
     raw_entries = sum(raw_count(pa.array(json.loads(name), TEXT)) for name in protected)
     if raw_entries:
@@ -140,10 +141,13 @@ def in_place_problems(pattern: PatternIR) -> list[str]:
     return [f"{entry.code} {entry.message}" for entry in wrong]
 
 
-def _take(
+def _add_list(
     collected: GivenLists, declared: ListSyntax, kind: str, roots: Mapping[str, Path], *, has_tokens: bool
 ) -> None:
-    """Read one declared list, and add its content or its diagnostics to `collected`."""
+    """Read one declared list, and add its content or its diagnostics to `collected`.
+
+    `has_tokens`: it is for a field whose values are tokens (pseudonyms). `roots`: lists of a file lie in this folder.
+    """
     span = declared.span if declared.file is None else declared.file.span
     try:
         entries = _entries(declared, roots.get(declared.span.file))

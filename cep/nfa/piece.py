@@ -36,27 +36,33 @@ from cep.nfa.tables import DERIVED, WaitRow
 
 
 class Section(IntEnum):
-    """The sections of a piece, in their order. A row refers to rows of another section by number, not by offset."""
+    """The sections of a piece, in their order. A piece is one compiled rule. Comments list the columns of a row.
+
+    The linker joins the pieces of all rules to the image, the array that kernels read. So a row refers to the rows of
+    another section by their count or number, not by an offset.
+    """
 
     RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA
-    STATES = 1  # waits, accept, accept_register, accept_min, actions, variable
-    WAITS = 2  # as in the image; then marks, guards, bounds, reopens
-    GUARDS = 3  # as in the image, with the number of bounds in place of their range
-    BOUNDS = 4  # bounds of waits; the bounds of guards are GUARD_BOUNDS
-    MARKS = 5
-    ACTIONS = 6  # a column below 0 is -1 - the number of a derived column
+    STATES = 1  # count of waits, accept, accept_register, accept_min, count of actions, variable
+    WAITS = 2  # as in the image; then the counts of marks, guards and bounds, and a bit for each wait that reopens it
+    GUARDS = 3  # as in the image, with the count of bounds in place of their range
+    BOUNDS = 4  # time limits of waits; the ones of guards are GUARD_BOUNDS
+    MARKS = 5  # registers that a wait sets to the row of the event it takes
+    ACTIONS = 6  # updates of registers by a taken event; a column below 0 is -1 - the number of a derived column
     MEASURES = 7
     CODE = 8  # of the rule's conditions and measures
     REGISTERS = 9  # 1 for each register that holds a row of the event table
-    RELEVANCE = 10  # predicates, or -1
-    COLUMNS = 11  # column, whether it is retained; in the order in which the rule uses them
-    DERIVED = 12  # derived column, instructions
-    DERIVED_CODE = 13  # instruction, op, a, b, c
-    PREDICATES = 14  # predicate, event type or -1, instructions, atoms
-    PREDICATE_CODE = 15  # instruction, op, a, b, c
-    ATOMS = 16  # group, values, instructions of the rest, its result or -1
-    VALUES = 17  # constants
-    REST_CODE = 18
+    RELEVANCE = 10  # predicates that the rule reacts to; -1 for all events
+    COLUMNS = 11  # column, 1 if it is stored with bound events; in the order in which the rule uses them
+    DERIVED = 12  # derived column (an expression of one event), count of its instructions
+    DERIVED_CODE = 13  # instruction's number, op, a, b, c
+    PREDICATES = 14  # predicate (condition of one event), event type or -1, count of instructions, count of atoms
+    PREDICATE_CODE = 15  # instruction's number, op, a, b, c
+    ATOMS = (
+        16  # comparison for an index: index, count of constants, length and result register of the rest's code, or -1
+    )
+    VALUES = 17  # constants of atoms
+    REST_CODE = 18  # code of the other comparisons of an atom's predicate
     PREFIXES = 19  # prefix, the predicate by which it extends the prefix before
     GUARD_BOUNDS = 20
 
@@ -78,20 +84,19 @@ WIDTHS[Section.RULE] = y.RULE_WIDTH + RULE_EXTRA
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuleFacts:
-    """The facts that the engine needs of a rule next to its tables.
+    """Facts about a rule that the engine needs and that its compiled tables do not have.
 
-    The values of a match have the columns of `measures`, the values of a time-out the columns of `timeout_measures`,
-    which follow. `repeats`: a match may be found in more than one way. `cuts` name its histories that may lack values
-    of a sub-key, `folds` its histories that may be folded; `windows` are the windows of its histories.
+    A history is an aggregate over a key's past events. In the values of a finished run, the measures of a match come
+    first and the measures of a time-out follow.
     """
 
     variables: tuple[str, ...]
     measures: tuple[tuple[str, Type], ...]
     timeout_measures: tuple[tuple[str, Type], ...]
-    repeats: bool
-    cuts: frozenset[str]
-    folds: frozenset[str]
-    windows: tuple[HistoryWindow | None, ...]
+    repeats: bool  # a match may be found in more than one way
+    cuts: frozenset[str]  # histories by sub-key, which may lack values because the limit of sub-keys drops some
+    folds: frozenset[str]  # histories whose oldest events may be folded: merged into sums, because the key has many
+    windows: tuple[HistoryWindow | None, ...]  # of its histories; None is the whole past
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,15 +110,15 @@ class Piece:
 def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symbols) -> Piece:
     """Translate a rule's own numbers into shared ones, and concatenate its tables."""
     pattern, states, vector, scalar = rule.pattern, rule.states, rule.vector, rule.scalar
-    shared = _Shared(symbols, rule.constants, rule.columns)
-    predicate_ids = [symbols.predicates.of(predicate) for predicate in rule.predicates.all()]
+    shared = _SharedNumbers(symbols, rule.constants, rule.columns)
+    predicate_ids = [symbols.predicates.number(predicate) for predicate in rule.predicates.all()]
     derived_types = dict(rule.derived_types)
     derived_code = [shared.vector(vector.derived_code(number)) for number in range(len(derived_types))]
-    derived = [symbols.derived.of((code[-1][0], derived_types[n])) for n, code in enumerate(derived_code)]
+    derived = [symbols.derived.number((code[-1][0], derived_types[n])) for n, code in enumerate(derived_code)]
     predicate_code = [shared.vector(vector.predicate_code(number)) for number in range(len(predicates))]
     waits = [wait for nfa_state in states for wait in nfa_state.waits]
     guards = [row for wait in waits for row in wait.guards]
-    stream = symbols.streams.of(rule.stream) if rule.stream else -1
+    stream = symbols.streams.number(rule.stream) if rule.stream else -1
     sections: dict[Section, Sequence[Sequence[int]]] = {
         Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
         Section.STATES: [[len(row.waits), *row.accept, len(row.actions), row.variable] for row in states],
@@ -160,20 +165,22 @@ def _at(ids: Sequence[int], number: int) -> int:
     return number if number < 0 else ids[number]
 
 
-class _Shared:
-    """Translates a rule's own numbers of constants and columns into shared ones."""
+class _SharedNumbers:
+    """Translates a rule's own numbers of constants and columns into the numbers that all rules share."""
 
     def __init__(self, symbols: Symbols, constants: Constants, columns: ColumnMap) -> None:
+        """Find the shared number of each constant and column of one rule; `symbols` are shared by all rules."""
         self._symbols, self._piece_constants, self._piece_columns = symbols, constants, columns
         texts = dict(constants.texts)
-        self._constants = [
-            symbols.constants.of((index in texts, texts.get(index, slot))) for index, slot in enumerate(constants.slots)
-        ]
+        self._constants: list[int] = []
+        for index, slot in enumerate(constants.slots):
+            is_text = index in texts  # its slot is empty: each batch of events numbers the texts
+            self._constants.append(symbols.constants.number((is_text, texts[index] if is_text else slot)))
         self._columns: list[int] = []
         self._retained: list[int] = []
         for name, source, function, is_retained in columns.described():
-            index = source if source < 0 else self.column(source)
-            self._columns.append(y.COLUMNS_FIXED + symbols.columns.of((name, index, function)))
+            shared_source = source if source < 0 else self.column(source)  # -1: not a function of another column
+            self._columns.append(y.COLUMNS_FIXED + symbols.columns.number((name, shared_source, function)))
             self._retained.append(int(is_retained))
 
     def column(self, number: int) -> int:
@@ -183,7 +190,7 @@ class _Shared:
         return [[number, retained] for number, retained in zip(self._columns, self._retained, strict=True)]
 
     def atom(self, atom: Atom, rest: tuple[int, int, int]) -> list[int]:
-        group = self._symbols.groups.of((atom.kind, self.column(self._piece_columns.number(atom.field))))
+        group = self._symbols.groups.number((atom.kind, self.column(self._piece_columns.number(atom.field))))
         return [group, len(atom.values), rest[1] - rest[0], rest[2]]
 
     def values(self, atom: Atom) -> list[int]:
@@ -207,7 +214,7 @@ class _Shared:
             identity = (
                 () if count == 1 else tuple((index, predicate_ids[p], target, ends) for index, p, target, ends in steps)
             )
-            rows.append([self._symbols.prefixes.of((tuple(predicates[:count]), identity)), predicates[count - 1]])
+            rows.append([self._symbols.prefixes.number((tuple(predicates[:count]), identity)), predicates[count - 1]])
         return rows
 
     def scalar(self, code: Sequence[Instruction]) -> list[list[int]]:
@@ -221,7 +228,7 @@ class _Shared:
             words = self._operands(op, operands)
             for position in register_positions(op):
                 words[position] = numbers[words[position]]
-            numbers[target] = self._symbols.instructions.of((op, 0, words[0], words[1], words[2]))
+            numbers[target] = self._symbols.instructions.number((op, 0, words[0], words[1], words[2]))
             rows.append([numbers[target], op, *words])
         return rows
 

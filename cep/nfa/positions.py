@@ -32,78 +32,72 @@ class CompileError(Exception):
 
 @valueclass(frozen=True, slots=True)
 class Bound:
-    """The gap to the last taken event, or to the first event of a group (`mark`), lies in [min_ms, max_ms)."""
+    """The gap to the last taken event, or to the first event of a group with a window, lies in [min_ms, max_ms)."""
 
     min_ms: int
     max_ms: int | None
-    mark: int | None = None
+    group: int | None = None
 
 
 @valueclass(frozen=True, slots=True)
 class Guard:
-    """An event that closes a wait: it matches `variable`, `condition` holds, and no condition of `unless` holds.
+    """An event that closes a wait (a transition for which a run waits), for example x while `a -> !x -> b` waits for b.
 
-    The event must satisfy all `bounds`. `moment` is the time at which the guard applies:
+    `moment` is the time at which the guard applies:
     - "before": before the wait may take the event; "after": after it.
     - "next": after, and only at the very next event.
-    - "stop": after, unless a wait is open that also keeps this one open.
-    - "greedy": before, until an event that "frees" it has come.
+    - "stop": after, unless a wait is open that also keeps this one open. A stop event of `a -> b+ until s` does it.
+    - "greedy": before, until a stop event (a guard "frees") has ended the greed of a loop: it takes all it can.
 
     The guard of a greedy loop has the bounds of the loop: an event that is too early or too late for another repetition
     does not close the waits after the loop.
     """
 
     moment: str
-    variable: str | None = None
-    condition: ir.Expr | None = None
-    unless: tuple[ir.Expr, ...] = ()
-    bounds: tuple[Bound, ...] = ()
+    variable: str | None = None  # the event must match it,
+    condition: ir.Expr | None = None  # satisfy the condition,
+    unless: tuple[ir.Expr, ...] = ()  # none of these conditions,
+    bounds: tuple[Bound, ...] = ()  # and all limits of time
 
 
 @valueclass(frozen=True, slots=True)
 class Wait:
     """One way to continue from a position: take an event that matches `target`'s variable.
 
-    If `link` is None, the wait gets the link of the step that contains the fragment. `counted` is the half-open
-    interval in which the loop counter of the position must lie. `loop` is set if the wait repeats something (_Loop).
-    `reopens` is for a relaxed wait after a group that may have another round, and cannot begin it with nothing. Such a
-    wait stays open after it has taken an event, as long as a wait for that round is open: one whose `loop` is in
-    `reopens`.
-
     A wait without target is an absence. The match is complete if the wait is still open when its window closes, or
     (link NEXT) when the next event has come.
+
+    `reopens` is for the wait for c in `(a -> b)+ -> c`: it stays open after it has taken an event, as long as the run
+    also waits for another round of the group, because c may follow that round, too. A group whose first step is
+    optional has none.
     """
 
     target: int | None
-    link: ir.Link | None = None
-    guards: tuple[Guard, ...] = ()
-    bounds: tuple[Bound, ...] = ()
-    counted: tuple[int, int | None] = (0, None)
-    enters_loop: bool = True
-    marks: tuple[int, ...] = ()
-    untils: tuple[ir.Expr, ...] = ()
-    loop: int | None = None
-    reopens: tuple[int, ...] = ()
+    link: ir.Link | None = None  # None: the link of the step that contains the fragment
+    guards: tuple[Guard, ...] = ()  # events that close the wait
+    bounds: tuple[Bound, ...] = ()  # limits of time
+    counted: tuple[int, int | None] = (0, None)  # open while the position's loop counter is in this half-open interval
+    enters_loop: bool = True  # sets the loop counter of the target to 0 first; False for a repetition
+    begins_groups: tuple[int, ...] = ()  # groups whose window begins with the taken event
+    untils: tuple[ir.Expr, ...] = ()  # conditions of stop events, which the wait does not take
+    loop: int | None = None  # the number of the loop or group (_Loop) that the wait repeats
+    reopens: tuple[int, ...] = ()  # numbers of the loops that keep it open
 
 
 @valueclass(frozen=True, slots=True)
 class Exit:
-    """A position at which a part of the pattern may be complete: if its loop counter lies in [count_min, count_max).
-
-    `guards` apply to the next wait: forbidden events, and for a greedy loop the events that continue it. `bounds` come
-    from skipped optional steps. `absences_ms` are the step times of the absences at the end of the part (None: no time
-    of its own). `window` is the window of a group that ends in an absence: the group is complete when it closes.
-    `reopens`: the loops of groups that may have another round instead.
-    """
+    """A position at which a part of the pattern may be complete: if its loop counter lies in [count_min, count_max)."""
 
     position: int
     count_min: int = 0
     count_max: int | None = None
-    guards: tuple[Guard, ...] = ()
-    bounds: tuple[Bound, ...] = ()
-    absences_ms: tuple[int | None, ...] = ()
-    window: Bound | None = None
-    reopens: tuple[int, ...] = ()
+    guards: tuple[Guard, ...] = ()  # for the next wait: forbidden events, and events that continue a greedy loop
+    bounds: tuple[Bound, ...] = ()  # time limits for the next wait, from skipped optional steps
+    absences_ms: tuple[
+        int | None, ...
+    ] = ()  # of a part `a -> !b within 1 h`: [one hour]; None is an absence without time
+    window: Bound | None = None  # of a group that ends in an absence: the group is complete when the window closes
+    reopens: tuple[int, ...] = ()  # the loops of groups that may have another round instead of going on
 
 
 @dataclass(slots=True)
@@ -119,10 +113,10 @@ class Position:
 
 @dataclass(slots=True)
 class Automaton:
-    """The positions; position 0 is the start and has no variable. `marks` counts group windows."""
+    """The positions; position 0 is the start and has no variable. `groups_count` counts groups with a window."""
 
     positions: list[Position]
-    marks: int
+    groups_count: int
 
 
 @valueclass(frozen=True, slots=True)
@@ -140,20 +134,17 @@ class _Loop:
 class _Fragment:
     """A part of the pattern as waits: how to enter it, and where it ends.
 
-    `nullable`: it may match no event. `skip_guards` apply to the waits that skip the part: a greedy loop that may be
-    skipped, or a forbidden event after the skipped steps, with its time in `skip_absences_ms`. `skip_bounds` are the
-    step times of skipped steps in it. `loops` are the loops at its end: an event that is forbidden after the part is
-    also forbidden between their iterations. `opens_empty`: its first step may be skipped.
+    The skip fields apply to a wait that skips the part, such as the wait for c after a in `a -> (b* -> !x) -> c`.
     """
 
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
-    nullable: bool
-    skip_guards: tuple[Guard, ...] = ()
-    loops: tuple[_Loop, ...] = ()
-    opens_empty: bool = False
-    skip_absences_ms: tuple[int | None, ...] = ()
-    skip_bounds: tuple[Bound, ...] = ()
+    nullable: bool  # it may match no event
+    skip_guards: tuple[Guard, ...] = ()  # events that close that wait: x, and b if the loop is greedy
+    loops: tuple[_Loop, ...] = ()  # at its end: an event forbidden after the part is forbidden between their iterations
+    may_skip_first_step: bool = False
+    skip_absences_ms: tuple[int | None, ...] = ()  # the time of each forbidden event among the skip guards; None: any
+    skip_bounds: tuple[Bound, ...] = ()  # time limits of the skipped steps
 
 
 _INNER_LINK = {
@@ -167,25 +158,27 @@ def build(structure: ir.SequenceNode) -> Automaton:
     """Build the automaton of a bound structure. Raises: CompileError, also for an absence that nothing can follow."""
     builder = _Builder()
     fragment = builder.node(structure)
+    # Any event may begin a match, whatever came before: guards and bounds that need an earlier event do not apply.
     builder.positions[0].waits = [
         replace(
             wait,
             link=ir.Link.FOLLOWED_BY_ANY,
             guards=tuple(g for g in wait.guards if g.moment in ("before", "greedy")),
-            bounds=tuple(b for b in wait.bounds if b.mark is not None),
+            bounds=tuple(b for b in wait.bounds if b.group is not None),
         )
         for wait in fragment.entries
     ]
     for exit_ in fragment.exits:
         position = builder.positions[exit_.position]
-        if exit_.absences_ms:
+        if exit_.absences_ms:  # the pattern ends in an absence: a wait without target, which time completes
             link = ir.Link.NEXT if all(g.moment != "after" for g in exit_.guards) else ir.Link.FOLLOWED_BY
             bounds = _certain(exit_.absences_ms) + (() if exit_.window is None else (exit_.window,))
-            position.waits.append(Wait(None, link, exit_.guards, bounds, counted=(exit_.count_min, exit_.count_max)))
+            counted = exit_.count_min, exit_.count_max
+            position.waits.append(Wait(target=None, link=link, guards=exit_.guards, bounds=bounds, counted=counted))
         else:
             position.accept_min = min(exit_.count_min, position.accept_min) if position.accepts else exit_.count_min
             position.accepts = True
-    return Automaton(builder.positions, builder.marks)
+    return Automaton(builder.positions, builder.groups_count)
 
 
 def bound_number(value: int | ir.Param | None) -> int:
@@ -205,7 +198,7 @@ def _certain(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
     return (Bound(0, max(times_ms)),) if len(times_ms) == len(absences_ms) else ()
 
 
-def _greed(variable: str, untils: tuple[ir.Expr, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
+def _greed_guards(variable: str, untils: tuple[ir.Expr, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
     """Return the guards that keep a run in a greedy loop: events that repeat the loop and do not stop it."""
     if not untils:
         return (Guard("before", variable, bounds=bounds),)
@@ -215,31 +208,31 @@ def _greed(variable: str, untils: tuple[ir.Expr, ...], bounds: tuple[Bound, ...]
     )
 
 
-def _is_greed(guard: Guard) -> bool:
+def _is_greed_guard(guard: Guard) -> bool:
     return guard.moment in ("before", "greedy") and guard.variable is not None
 
 
-def _bounded(guards: tuple[Guard, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
+def _with_greed_bounds(guards: tuple[Guard, ...], bounds: tuple[Bound, ...]) -> tuple[Guard, ...]:
     """Add the bounds to the guards of greedy loops."""
-    return tuple(replace(g, bounds=(*g.bounds, *bounds)) if _is_greed(g) else g for g in guards)
+    return tuple(replace(g, bounds=(*g.bounds, *bounds)) if _is_greed_guard(g) else g for g in guards)
 
 
-def _freed_by(until: ir.Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+def _freed_by_stop(until: ir.Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """Return the guards of greedy loops in a group with a stop event, which does not count as a repetition."""
     freed: list[Guard] = []
     for guard in guards:
-        if not _is_greed(guard):
+        if not _is_greed_guard(guard):
             freed.append(guard)
         else:
             freed += [replace(guard, moment="greedy", unless=(*guard.unless, until)), Guard("frees", condition=until)]
     return tuple(freed)
 
 
-def _skipping(exit_: Exit, fragment: _Fragment, gap: tuple[Bound, ...]) -> Exit:
+def _exit_past(exit_: Exit, fragment: _Fragment, gap: tuple[Bound, ...]) -> Exit:
     """Return the exit before an optional part as the exit after it, if the part matches no event."""
     return replace(
         exit_,
-        guards=exit_.guards + _bounded(fragment.skip_guards, gap + exit_.bounds),
+        guards=exit_.guards + _with_greed_bounds(fragment.skip_guards, gap + exit_.bounds),
         bounds=exit_.bounds + fragment.skip_bounds + tuple(replace(b, min_ms=0) for b in gap if b.max_ms is not None),
         absences_ms=exit_.absences_ms + fragment.skip_absences_ms,
     )
@@ -251,7 +244,7 @@ def _joined(entry: Wait, link: ir.Link | None, exit_: Exit, bounds: tuple[Bound,
     return replace(
         entry,
         link=joined_link,
-        guards=_bounded(entry.guards, bounds + exit_.bounds) + exit_.guards,
+        guards=_with_greed_bounds(entry.guards, bounds + exit_.bounds) + exit_.guards,
         bounds=entry.bounds + bounds + exit_.bounds,
         counted=(exit_.count_min, exit_.count_max),
         reopens=exit_.reopens if joined_link is ir.Link.FOLLOWED_BY else (),
@@ -267,7 +260,7 @@ def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
     """
     if wait.link is not ir.Link.FOLLOWED_BY:
         return wait.guards
-    early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
+    early_ms = max((b.min_ms for b in wait.bounds if b.group is None), default=0)
     return (*wait.guards, *(Guard("stop", variable, until, (), _gap(early_ms, None)) for until in wait.untils))
 
 
@@ -276,10 +269,11 @@ class _Builder:
 
     def __init__(self) -> None:
         self.positions: list[Position] = [Position("")]
-        self.marks = 0
+        self.groups_count = 0
         self.loops = 0
 
     def node(self, node: ir.Node) -> _Fragment:
+        """Build any part of a pattern: a variable, a sequence, alternatives, or steps in any order."""
         if isinstance(node, ir.VarNode):
             return self._variable(node)
         if isinstance(node, ir.SequenceNode):
@@ -287,11 +281,11 @@ class _Builder:
         if isinstance(node, ir.AlternativeNode):
             options = [self.node(option) for option in node.options]
             return _Fragment(
-                tuple(w for f in options for w in f.entries),
-                tuple(e for f in options for e in f.exits),
-                any(f.nullable for f in options),
-                tuple(g for f in options if f.nullable for g in f.skip_guards),
-                tuple(loop for f in options for loop in f.loops),
+                entries=tuple(wait for option in options for wait in option.entries),
+                exits=tuple(exit_ for option in options for exit_ in option.exits),
+                nullable=any(option.nullable for option in options),
+                skip_guards=tuple(guard for option in options if option.nullable for guard in option.skip_guards),
+                loops=tuple(loop for option in options for loop in option.loops),
             )
         return self._any_order(node)
 
@@ -302,22 +296,22 @@ class _Builder:
         count_max = None if quantifier.max_count is None else bound_number(quantifier.max_count)
         position = self._add(Position(node.variable, loops=count_max != 1))
         untils = () if until is None else (until,)
-        skip_guards = _greed(node.variable, untils, ()) if quantifier.greedy and count_min == 0 else ()
+        skip_guards = _greed_guards(node.variable, untils, ()) if quantifier.greedy and count_min == 0 else ()
         entry = Wait(position, untils=untils)
         if count_max == 1:
-            return _Fragment((entry,), (Exit(position),), count_min == 0, skip_guards)
+            return _Fragment((entry,), (Exit(position),), nullable=count_min == 0, skip_guards=skip_guards)
         gap = () if quantifier.gap_ms is None else (Bound(0, bound_number(quantifier.gap_ms)),)
-        goes_on = _greed(node.variable, untils, gap) if quantifier.greedy else ()
+        greed_guards = _greed_guards(node.variable, untils, gap) if quantifier.greedy else ()
         stop = () if until is None else (Guard("before", condition=until),)
         link = _INNER_LINK[quantifier.inner]
         loop = self._loop(count_min)
-        self.positions[position].waits.append(
-            Wait(position, link, stop, gap, (0, count_max), enters_loop=False, untils=untils, loop=loop.number)
-        )
-        exits = [Exit(position, max(count_min, 1), count_max if goes_on else None, goes_on)]
-        if goes_on and count_max is not None:
-            exits.append(Exit(position, count_max))
-        return _Fragment((entry,), tuple(exits), count_min == 0, skip_guards, (loop,))
+        repetition = Wait(position, link, stop, gap, counted=(0, count_max), enters_loop=False, untils=untils)
+        self.positions[position].waits.append(replace(repetition, loop=loop.number))
+        # A greedy loop is left by an event that cannot repeat it; after count_max repetitions, by any event.
+        exits = [Exit(position, max(count_min, 1), count_max if greed_guards else None, guards=greed_guards)]
+        if greed_guards and count_max is not None:
+            exits.append(Exit(position, count_min=count_max))
+        return _Fragment((entry,), tuple(exits), nullable=count_min == 0, skip_guards=skip_guards, loops=(loop,))
 
     def _loop(self, leaves_at: int | None) -> _Loop:
         self.loops += 1
@@ -332,20 +326,23 @@ class _Builder:
     def _group(self, node: ir.SequenceNode) -> _Fragment:
         if node.within_ms is None:
             return self._repeat(node.quantifier, lambda: self._steps(node.steps))
-        window = Bound(0, bound_number(node.within_ms), self.marks)
-        self.marks += 1
+        window = Bound(0, bound_number(node.within_ms), group=self.groups_count)
+        self.groups_count += 1
         return self._repeat(node.quantifier, lambda: self._windowed(node.steps, window))
 
     def _windowed(self, steps: tuple[ir.Step, ...], window: Bound) -> _Fragment:
-        """Build one round of a group that has a window. The window begins with the round's first event."""
-        assert window.mark is not None, "a group's window is measured from its first event"
+        """Build one round of a group that has a window. The window begins with the round's first event.
+
+        An exit that ends in an absence keeps the window: the round is certain when it closes. Other exits need none.
+        """
+        assert window.group is not None, "a group's window is measured from its first event"
         first = len(self.positions)
         fragment = self._steps(steps)
         for position in self.positions[first:]:
             position.waits = [replace(w, bounds=(*w.bounds, window)) for w in position.waits]
-        entries = tuple(replace(w, marks=(*w.marks, window.mark)) for w in fragment.entries)
+        entries = tuple(replace(w, begins_groups=(*w.begins_groups, window.group)) for w in fragment.entries)
         exits = tuple(
-            replace(e, window=window if e.absences_ms else e.window, guards=_bounded(e.guards, (window,)))
+            replace(e, window=window if e.absences_ms else e.window, guards=_with_greed_bounds(e.guards, (window,)))
             for e in fragment.exits
         )
         return replace(fragment, entries=entries, exits=exits)
@@ -373,13 +370,13 @@ class _Builder:
             fragment = make()
             may_leave = copy >= count_min
             loops += [loop if may_leave else replace(loop, leaves_at=None) for loop in fragment.loops]
-            goes_on: tuple[Guard, ...] = ()
+            greed_guards: tuple[Guard, ...] = ()
             if quantifier.greedy:
-                goes_on = self._goes_on(self._rounds(fragment.entries, quantifier, again))
+                greed_guards = self._group_greed_guards(self._rounds(fragment.entries, quantifier, again))
             if copy == 1:
                 entries = fragment.entries
                 # Guards inside a round do not apply when the group matches zero rounds.
-                skip_guards = (self._goes_on(entries) if quantifier.greedy else ()) + (
+                skip_guards = (self._group_greed_guards(entries) if quantifier.greedy else ()) + (
                     fragment.skip_guards if fragment.nullable and count_min > 0 else ()
                 )
                 nullable = nullable or fragment.nullable
@@ -389,42 +386,47 @@ class _Builder:
             open_exits, again = fragment.exits, self._loop(0 if may_leave else None)
             if may_leave:
                 is_last = copy == copies and count_max is not None
-                more = () if is_last else goes_on
-                reopens = () if is_last or fragment.opens_empty else (again.number,)
+                more = () if is_last else greed_guards
+                reopens = () if is_last or fragment.may_skip_first_step else (again.number,)
                 exits.extend(replace(e, guards=e.guards + more, reopens=e.reopens + reopens) for e in fragment.exits)
         if count_max is None:
             loops.append(again)
             self._join(open_exits, self._rounds(fragment.entries, quantifier, loops[-1]), link, ())
-        return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.opens_empty)
+        return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.may_skip_first_step)
 
-    def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
+    def _group_greed_guards(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
         """Return guards by which no step after a greedy group takes an event that begins another round."""
         targets = [(self.positions[w.target].variable, w) for w in entries if w.target is not None]
-        return tuple(guard for variable, wait in targets for guard in _greed(variable, wait.untils, wait.bounds))
+        return tuple(guard for variable, wait in targets for guard in _greed_guards(variable, wait.untils, wait.bounds))
 
     @staticmethod
     def _rounds(entries: tuple[Wait, ...], quantifier: ir.Quantifier, loop: _Loop) -> tuple[Wait, ...]:
         """Return the waits for another round: the gap between rounds applies."""
         gap = () if quantifier.gap_ms is None else (Bound(0, bound_number(quantifier.gap_ms)),)
         return tuple(
-            replace(w, bounds=w.bounds + gap, guards=_bounded(w.guards, gap), loop=loop.number) for w in entries
+            replace(w, bounds=w.bounds + gap, guards=_with_greed_bounds(w.guards, gap), loop=loop.number)
+            for w in entries
         )
 
     def _stoppable(self, until: ir.Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """Build a round of a group with `until`. A stop event ends all its waits, and no element takes it."""
+        """Build a round of a group with `until`. A stop event ends all its waits, and no element takes it.
+
+        It also ends the greed of loops in the group: their guards no longer keep the run from the steps that follow.
+        """
         first = len(self.positions)
         fragment = make()
         stop = Guard("before", condition=until)
         for position in self.positions[first:]:
             position.waits = [
                 replace(w, untils=(*w.untils, until), guards=(*w.guards, stop)) if w.target is not None else w
-                for w in position.waits
+                for w in position.waits  # an absence (no target) is not stopped
             ]
         entries = tuple(
-            replace(w, untils=(*w.untils, until), guards=(*_freed_by(until, w.guards), stop)) for w in fragment.entries
+            replace(w, untils=(*w.untils, until), guards=(*_freed_by_stop(until, w.guards), stop))
+            for w in fragment.entries
         )
-        exits = tuple(replace(e, guards=_freed_by(until, e.guards)) for e in fragment.exits)
-        return replace(fragment, entries=entries, exits=exits, skip_guards=_freed_by(until, fragment.skip_guards))
+        exits = tuple(replace(e, guards=_freed_by_stop(until, e.guards)) for e in fragment.exits)
+        return replace(fragment, entries=entries, exits=exits, skip_guards=_freed_by_stop(until, fragment.skip_guards))
 
     def _join(self, exits: Iterable[Exit], entries: tuple[Wait, ...], link: ir.Link, bounds: tuple[Bound, ...]) -> None:
         for exit_ in exits:
@@ -436,17 +438,20 @@ class _Builder:
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
     def _steps(self, steps: tuple[ir.Step, ...]) -> _Fragment:
-        """Build a sequence, once. Optional steps at its beginning add entries to the whole."""
+        """Build a sequence, once. A step after optional steps at its beginning is an entry, too.
+
+        A forbidden step is a guard of the next step's wait. An optional step has exits on both sides.
+        """
         entries: list[Wait] = []
         open_exits: list[Exit] = []
         loops: tuple[_Loop, ...] = ()
-        opens_empty = False
-        start = Exit(0)  # stands for the exit before the sequence: collects guards of entries past the first
-        at_start = True
+        may_skip_first_step = False
+        start = Exit(position=0)  # the exit before the sequence: collects guards for entries past skipped steps
+        at_start = True  # all steps so far may be skipped
         for index, step in enumerate(steps):
             gap_min = 0 if step.gap_min_ms is None else bound_number(step.gap_min_ms)
             gap_max = None if step.gap_max_ms is None else bound_number(step.gap_max_ms)
-            if step.negated:
+            if step.negated:  # forbidden: a guard of the waits that follow
                 assert isinstance(step.node, ir.VarNode), "only a variable can be negated"
                 moment = "next" if step.link is ir.Link.NEXT and index > 0 else "after"
                 guard = Guard(moment, step.node.variable, bounds=_gap(gap_min, gap_max))
@@ -462,13 +467,16 @@ class _Builder:
             if at_start:
                 entries += [_joined(entry, None if index == 0 else step.link, start, gap) for entry in fragment.entries]
             loops = fragment.loops
-            opens_empty = opens_empty or (index == 0 and (fragment.nullable or fragment.opens_empty))
-            start, *passing = (_skipping(e, fragment, gap) for e in (start, *open_exits))
-            open_exits = [*fragment.exits, *(passing if fragment.nullable else ())]
+            may_skip_first_step = may_skip_first_step or (
+                index == 0 and (fragment.nullable or fragment.may_skip_first_step)
+            )
+            start, *skipping = (_exit_past(e, fragment, gap) for e in (start, *open_exits))
+            open_exits = [*fragment.exits, *(skipping if fragment.nullable else ())]
             at_start = at_start and fragment.nullable
         return _Fragment(
-            tuple(entries), tuple(open_exits), at_start, start.guards, () if steps[-1].negated else loops, opens_empty,
-            start.absences_ms, start.bounds,
+            tuple(entries), tuple(open_exits), nullable=at_start, skip_guards=start.guards,
+            loops=() if steps[-1].negated else loops, may_skip_first_step=may_skip_first_step,
+            skip_absences_ms=start.absences_ms, skip_bounds=start.bounds,
         )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
@@ -477,6 +485,7 @@ class _Builder:
         A guard for the next event only applies where the loop may be left: before that there is no next step. So a wait
         may be split by its loop counter into a part without and a part with the guard.
         """
+        # The count from which each loop may be left; None: not before one more repetition.
         leaves_at = {loop.number: loop.leaves_at for loop in loops}
         for position in self.positions if loops else ():
             waits: list[Wait] = []
@@ -484,7 +493,8 @@ class _Builder:
                 if wait.loop not in leaves_at:
                     waits.append(wait)
                     continue
-                (low, high), guarded_from = wait.counted, 0 if guard.moment != "next" else leaves_at[wait.loop]
+                low, high = wait.counted
+                guarded_from = leaves_at[wait.loop] if guard.moment == "next" else 0
                 if guarded_from is None or low < guarded_from:
                     unguarded_counts = (low, high if guarded_from is None else guarded_from)
                     waits.append(replace(wait, counted=unguarded_counts))
@@ -494,7 +504,10 @@ class _Builder:
             position.waits = waits
 
     def _any_order(self, node: ir.AnyOrderNode) -> _Fragment:
-        """Build steps in any order: each item may be first. The check ensures that none can match zero events."""
+        """Build steps in any order: each item may be first, and the others follow it in any order.
+
+        The check of the language ensures that none can match zero events.
+        """
         if len(node.items) == 1:
             return self.node(node.items[0])
         entries: list[Wait] = []
@@ -503,7 +516,9 @@ class _Builder:
         for index, item in enumerate(node.items):
             first = self.node(item)
             rest = self._any_order(ir.AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
-            self._join(tuple(replace(e, bounds=()) for e in first.exits), rest.entries, ir.Link.FOLLOWED_BY, ())
+            # Items may come at any time after each other, so no bounds of a skipped step apply.
+            first_exits = tuple(replace(exit_, bounds=()) for exit_ in first.exits)
+            self._join(first_exits, rest.entries, ir.Link.FOLLOWED_BY, bounds=())
             entries.extend(first.entries)
             exits.extend(rest.exits)
             loops.extend(rest.loops)

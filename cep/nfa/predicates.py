@@ -95,8 +95,10 @@ def _write(
 
 
 def choose(owner: Int64, group: Int64, count: int) -> Int64:
-    """Choose the atom whose index finds each predicate: int64[count], -1 for an evaluated predicate.
+    """Choose the atom by which an index finds each predicate (condition of one event): int64[count], or -1 without.
 
+    An atom is a comparison of a column with constants in a predicate, which an index on the column can answer. Code
+    evaluates the predicates without a chosen atom for each event.
     Shapes: owner int64[A] is the predicate of each atom, ascending, and group int64[A] the index that the atom would be
     an entry of. A predicate uses the index that most predicates can use, among equal ones the first. An index for fewer
     than INDEX_MIN predicates is not built.
@@ -105,10 +107,11 @@ def choose(owner: Int64, group: Int64, count: int) -> Int64:
     if not len(group):
         return chosen
     groups_count = int(group.max()) + 1
-    popularity = np.bincount(np.unique(owner * groups_count + group) % groups_count, minlength=groups_count)[group]
-    order = np.lexsort((np.arange(len(group)), -popularity, owner))
-    first = order[np.flatnonzero(np.diff(owner[order], prepend=-1))]
-    indexed = first[popularity[first] >= INDEX_MIN]
+    owner_group_pairs = np.unique(owner * groups_count + group)
+    predicates_of_group = np.bincount(owner_group_pairs % groups_count, minlength=groups_count)[group]
+    order = np.lexsort((np.arange(len(group)), -predicates_of_group, owner))
+    best = order[np.flatnonzero(np.diff(owner[order], prepend=-1))]  # the first atom of each owner
+    indexed = best[predicates_of_group[best] >= INDEX_MIN]
     chosen[owner[indexed]] = indexed
     return chosen
 
@@ -146,11 +149,14 @@ def atoms(conjuncts: list[Expr]) -> list[Atom]:
 
 
 def _atom(part: Expr, rest: tuple[Expr, ...]) -> Atom | None:
-    """Convert a comparison of a field with constants to an entry of an index. Return None if no index can answer it."""
+    """Convert a comparison of a field with constants to an entry of an index. Return None if no index can answer it.
+
+    `rest` are the other conjuncts of the predicate, checked for the events that the index finds. An index holds
+    integers and numbers of texts, so it cannot answer comparisons of floats.
+    """
     if isinstance(part, In) and isinstance(part.argument, CurrentField) and not part.argument.type.is_float:
-        values = tuple(_slot(item) for item in part.items)
-        slots = tuple(v for v in values if v is not None)
-        return Atom(y.INDEX_EQ, part.argument.field, slots, rest) if len(slots) == len(values) else None
+        constants = tuple(c for c in map(_index_constant, part.items) if c is not None)
+        return Atom(y.INDEX_EQ, part.argument.field, constants, rest) if len(constants) == len(part.items) else None
     if not isinstance(part, Binary) or part.op not in _KINDS:
         return None
     op, left, right = part.op, part.left, part.right
@@ -158,11 +164,11 @@ def _atom(part: Expr, rest: tuple[Expr, ...]) -> Atom | None:
         op, left, right = _TURNED[op], right, left  # type: ignore[assignment]
     if not isinstance(left, CurrentField) or left.type.is_float or left.type.kind != right.type.kind:
         return None
-    value = _slot(right)
+    value = _index_constant(right)
     return None if value is None else Atom(_KINDS[op], left.field, (value,), rest)
 
 
-def _slot(expr: Expr) -> int | str | None:
+def _index_constant(expr: Expr) -> int | str | None:
     """Return the value of a constant that an index can hold."""
     if not isinstance(expr, Const) or expr.value is None or isinstance(expr.value, float):
         return None

@@ -56,23 +56,28 @@ class Prefix:
 
 
 def prefix_of(states: Sequence[StateRow]) -> Prefix:
-    """Return the longest beginning of a plain rule (R_PLAIN) that other rules could share, from its NFA states."""
+    """Return the longest beginning of a pattern whose events can be stored once for all rules that begin like it.
+
+    `states` are the NFA states of a plain rule: its events are only taken or skipped (layout.R_PLAIN). The beginning
+    is empty if the pattern may begin with several conditions, or if a wait takes any event (predicate -1).
+    """
     first = states[0].waits
     all_waits = [wait for nfa_state in states for wait in nfa_state.waits]
-    if len(first) != 1 or any(wait.predicate < 0 for wait in all_waits) or not _can_wait(states, first[0].predicate):
+    takes_any = any(wait.predicate < 0 for wait in all_waits)
+    if len(first) != 1 or takes_any or not _can_defer(states, first[0].predicate):
         return Prefix()
-    chosen = [first[0].predicate]
-    steps = [_steps(states, chosen)]
-    while len(chosen) < LENGTH_MAX:
-        reached = _reached(states, chosen)
-        used = [wait.predicate for number in reached for wait in states[number].waits]
-        following = next((p for p in used if p not in chosen and _may_follow(states, chosen, p)), None)
+    prefix = [first[0].predicate]
+    steps = [_steps_of(states, prefix)]
+    while len(prefix) < LENGTH_MAX:
+        reached = _reached(states, prefix)
+        awaited = [wait.predicate for number in reached for wait in states[number].waits]
+        following = next((p for p in awaited if p not in prefix and _may_follow(states, prefix, p)), None)
         if following is None:
             break
-        chosen.append(following)
-        steps.append(_steps(states, chosen))
-    columns = frozenset(column for predicate in chosen for column in _read(states, predicate))
-    return Prefix(tuple(chosen), tuple(steps), columns)
+        prefix.append(following)
+        steps.append(_steps_of(states, prefix))
+    columns = frozenset(column for predicate in prefix for column in _read(states, predicate))
+    return Prefix(tuple(prefix), tuple(steps), columns)
 
 
 def _waits_for(states: Sequence[StateRow], predicate: int) -> list[tuple[int, WaitRow]]:
@@ -86,7 +91,7 @@ def _read(states: Sequence[StateRow], predicate: int) -> set[int]:
     return {column for nfa_state in entered for kind, _, column, _ in nfa_state.actions if kind not in _ROW_ACTIONS}
 
 
-def _can_wait(states: Sequence[StateRow], predicate: int) -> bool:
+def _can_defer(states: Sequence[StateRow], predicate: int) -> bool:
     """Return True if events of the predicate can be deferred: they complete no match, the waits for them depend on
     nothing else, and every value that taking them reads is stored with the event.
     """
@@ -102,7 +107,7 @@ def _may_follow(states: Sequence[StateRow], chosen: Sequence[int], predicate: in
     reached = _reached(states, predicates)
     on_its_way = all(nfa_state in reached and wait.kind == y.WAIT_RELAXED for nfa_state, wait in waits)
     behind = {nfa_state for _, wait in waits for nfa_state in _reached(states, predicates, wait.target)}
-    return on_its_way and not any(nfa_state in behind for nfa_state, _ in waits) and _can_wait(states, predicate)
+    return on_its_way and not any(nfa_state in behind for nfa_state, _ in waits) and _can_defer(states, predicate)
 
 
 def _reached(states: Sequence[StateRow], predicates: Collection[int], begin: int = 0) -> list[int]:
@@ -114,7 +119,7 @@ def _reached(states: Sequence[StateRow], predicates: Collection[int], begin: int
     return reached
 
 
-def _steps(states: Sequence[StateRow], predicates: Collection[int]) -> tuple[Step, ...]:
+def _steps_of(states: Sequence[StateRow], predicates: Collection[int]) -> tuple[Step, ...]:
     return tuple(
         (number, wait.predicate, wait.target, int(wait.kind == y.WAIT_RELAXED))
         for number in sorted(_reached(states, predicates))
@@ -130,17 +135,17 @@ class Numbers(Generic[T]):
     """The numbers of distinct items, 0, 1, 2, …: equal items have equal numbers."""
 
     def __init__(self) -> None:
-        self.things: list[T] = []
+        self.items: list[T] = []
         self._number_of: dict[T, int] = {}
 
     def __len__(self) -> int:
-        return len(self.things)
+        return len(self.items)
 
-    def of(self, thing: T) -> int:
+    def number(self, item: T) -> int:
         """Return the number of an item, a new one if the item is new."""
-        number = self._number_of.setdefault(thing, len(self.things))
-        if number == len(self.things):
-            self.things.append(thing)
+        number = self._number_of.setdefault(item, len(self.items))
+        if number == len(self.items):
+            self.items.append(item)
         return number
 
 
@@ -155,24 +160,25 @@ PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """The numbers that the pieces of one process and one schema share: equal constants, columns, … have equal numbers.
+    """The numbers that all compiled rules of one process and one schema share: equal items have equal numbers.
 
-    So linking rules (link.py) is arithmetic on arrays. Numbers grow in the order in which a process meets the items; a
-    program renumbers them in the order of its rules. An instruction of vector code is (op, a, b, c) in these numbers;
-    registers are numbers of instructions. A group is a kind of index and a column. A derived column is the number of
-    its instruction, and its type.
+    So linking rules to a program is arithmetic on arrays. Numbers grow in the order in which a process meets the items;
+    a program renumbers them in the order of its rules.
     """
 
     constants: Numbers[Constant] = field(default_factory=Numbers)
     columns: Numbers[Symbol] = field(default_factory=Numbers)
-    predicates: Numbers[tuple[frozenset[Expr], int | None]] = field(default_factory=Numbers)
-    instructions: Numbers[Instruction] = field(default_factory=Numbers)
-    groups: Numbers[tuple[int, int]] = field(default_factory=Numbers)
-    derived: Numbers[tuple[int, Type]] = field(default_factory=Numbers)
-    streams: Numbers[tuple[int, ...]] = field(default_factory=Numbers)
-    prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)
+    predicates: Numbers[tuple[frozenset[Expr], int | None]] = field(default_factory=Numbers)  # conjuncts, event type
+    instructions: Numbers[Instruction] = field(default_factory=Numbers)  # over columns; a register is an instruction
+    groups: Numbers[tuple[int, int]] = field(default_factory=Numbers)  # indexes of predicates: kind, column
+    derived: Numbers[tuple[int, Type]] = field(default_factory=Numbers)  # computed columns: last instruction, type
+    streams: Numbers[tuple[int, ...]] = field(
+        default_factory=Numbers
+    )  # the event types of a pattern that counts events
+    prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)  # beginnings of patterns
 
     def __len__(self) -> int:
+        """Count the items of the tables that grow most, for the limit of the compiler (SYMBOLS_MAX)."""
         tables = (self.constants, self.columns, self.predicates, self.instructions, self.prefixes)
         return sum(len(numbers) for numbers in tables)
 
@@ -189,24 +195,23 @@ Place = tuple[RuleIdentity, int, int]
 class SharedStart:
     """A beginning (prefix) that several rules share: its events are stored once and not once per rule.
 
-    In keyed state its events are rows like runs: of rule number `slot`, in NFA state `nfa_state`; if the prefix has
-    several conditions, the ordinal of a row has a bit for each condition that holds for the event. `rules` int64 are
-    the numbers of the sharing rules, ascending, `first_states` int64 their first NFA states, `predicates` int32 the
-    conditions in order. `steps` int64[n, 4] are as in match/rules.py, empty for one condition. Its events are in
-    [from_ms, until_ms), and are needed while a run of `within_ms` is open: the maxima over its rules. `apart` is the
-    number of the bitmap of events that are not deferred, although a run waits for them (engine/starts.py).
+    Its events are deferred: the rules process them later, when an event arrives that may take their runs further. In
+    keyed state they are rows like runs. If the prefix has several conditions, the ordinal of a row is a mask with a bit
+    for each condition that holds for the event.
     """
 
-    slot: int
-    nfa_state: int
-    rules: Int64
-    first_states: Int64
-    predicates: Int32
-    steps: Int64
-    from_ms: int
+    slot: int  # the rule number of its rows; the numbers of shared prefixes follow the numbers of rules
+    nfa_state: int  # of its rows
+    rules: Int64  # the numbers of the sharing rules, ascending
+    first_states: Int64  # the first NFA state of each
+    predicates: Int32  # the conditions in order
+    steps: (
+        Int64  # int64[n, 4], transitions: state, condition's bit, target, 1 if the wait ends; empty for one condition
+    )
+    from_ms: int  # its events are in [from_ms, until_ms) …
     until_ms: int
-    within_ms: int
-    apart: int
+    within_ms: int  # … and needed while a run of this window is open; all three are over all its rules
+    undeferred_bitmap: int  # the bitmap of events that runs wait for, but that are too large to be deferred
 
     @property
     def place(self) -> Place:
@@ -230,22 +235,23 @@ def prefix_length(identity: RuleIdentity) -> int:
 
 
 def shared_starts(
-    prefixes: Int64, rows: Int64, predicate_place: Int64, states_count: int, symbols: Sequence[PrefixSymbol],
+    prefixes: Int64, rows: Int64, program_predicate: Int64, states_count: int, symbols: Sequence[PrefixSymbol],
     bitmaps_count: int,
 ) -> tuple[SharedStart, ...]:  # fmt: skip
-    """Return the prefixes that several rules share.
+    """Return the prefixes (first conditions of patterns) that several rules share; their events are stored once.
 
-    Shapes: prefixes int64[rules, lengths] are the prefixes of each rule, the shortest first, in numbers of the process,
-    or -1; rows int64[rules, RULE_WIDTH]; predicate_place is a predicate's number in the program, which has
-    `states_count` NFA states and `bitmaps_count` bitmaps of conditions. A version that ends shares only its first
-    condition: otherwise, at the limit of starts, events that begin none of its runs would evict events that its older
-    runs still need.
+    Shapes: prefixes int64[rules, lengths] are the prefixes of each rule, the shortest first, as indexes of `symbols`,
+    or -1; rows int64[rules, RULE_WIDTH] of the rules; program_predicate int64 has a predicate's number in the program
+    by its shared number. The NFA states and bitmaps of prefixes are numbered after the `states_count` states and the
+    `bitmaps_count` bitmaps of the program.
     """
     prefixes = prefixes[:, :LENGTH_MAX].copy()
+    # A version that ends shares only its first condition: events that begin none of its runs would otherwise evict, at
+    # the limit of stored events of a key, events that its older runs still need.
     prefixes[rows[:, y.R_STARTS_UNTIL_MS] < TIME_MS_MAX, 1:] = -1
     chosen = sorted(_chosen(prefixes), key=lambda group: int(group[1][0]))
     return tuple(
-        _shared_start(number, symbols[symbol], rules, rows, predicate_place, states_count, bitmaps_count)
+        _shared_start(number, symbols[symbol], rules, rows, program_predicate, states_count, bitmaps_count)
         for number, (symbol, rules) in enumerate(chosen)
     )
 
@@ -264,41 +270,43 @@ def _chosen(prefixes: Int64) -> Iterator[tuple[int, Int64]]:
 
 
 def _shared_start(
-    number: int, prefix: PrefixSymbol, rules: Int64, rows: Int64, predicate_place: Int64, states_count: int,
+    number: int, prefix: PrefixSymbol, rules: Int64, rows: Int64, program_predicate: Int64, states_count: int,
     bitmaps_count: int,
 ) -> SharedStart:  # fmt: skip
     """Describe one shared prefix: its conditions in the program's numbers, and its interval over all sharing rules."""
     predicates, steps = prefix
     bits = {predicate: bit for bit, predicate in enumerate(predicates)}
+    numbered_steps = [(waiting, bits[predicate], target, ends) for waiting, predicate, target, ends in steps]
     return SharedStart(
-        slot=len(rows) + number,
+        slot=len(rows) + number,  # numbered after the rules, their NFA states and their bitmaps
         nfa_state=states_count + number,
         rules=rules,
         first_states=rows[rules, y.R_START_STATE],
-        predicates=predicate_place[list(predicates)].astype(np.int32),
-        steps=np.array([(offset, bits[predicate], *rest) for offset, predicate, *rest in steps], np.int64).reshape(
-            -1, 4
-        ),
+        predicates=program_predicate[list(predicates)].astype(np.int32),
+        steps=np.array(numbered_steps, np.int64).reshape(-1, 4),
         from_ms=int(rows[rules, y.R_FROM_MS].min()),
         until_ms=int(rows[rules, y.R_UNTIL_MS].max()),
         within_ms=int(rows[rules, y.R_WITHIN_MS].max()),
-        apart=bitmaps_count + number,
+        undeferred_bitmap=bitmaps_count + number,
     )
 
 
-def without_starts(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """Take deferred events of shared prefixes out of `Program.relevance`, and add the events that stay apart."""
+def without_deferred(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
+    """Take the conditions of shared prefixes out of the conditions that each rule reacts to, relevance[first[rule]:].
+
+    The events of a prefix are deferred: stored once, and given to the rules when another event needs them. Large events
+    of later conditions are not deferred, so a rule with a prefix of several conditions reacts to their bitmap.
+    """
     if not shared:
         return first, relevance
     rule = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    width = int(relevance.max(initial=0)) + 2  # -1 is all events
+    width = int(relevance.max(initial=0)) + 2  # for a number of each (rule, condition); condition -1 is all events
     shared_pairs = [(start.rules[:, None] * width + start.predicates[None, :] + 1).reshape(-1) for start in shared]
     is_not_shared = ~np.isin(rule * width + relevance + 1, np.concatenate(shared_pairs))
-    long_starts = [start for start in shared if len(start.predicates) > 1]
-    rule = np.concatenate([rule[is_not_shared], *(start.rules for start in long_starts)])
-    relevance = np.concatenate(
-        [relevance[is_not_shared], *(np.full(len(start.rules), start.apart) for start in long_starts)]
-    )
+    longer = [start for start in shared if len(start.predicates) > 1]
+    undeferred = [np.full(len(start.rules), start.undeferred_bitmap) for start in longer]
+    rule = np.concatenate([rule[is_not_shared], *(start.rules for start in longer)])
+    relevance = np.concatenate([relevance[is_not_shared], *undeferred])
     counts = np.bincount(rule, minlength=len(first) - 1)
     order = np.argsort(rule, kind="stable")
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), relevance[order].astype(np.int32)

@@ -26,7 +26,10 @@ from cep.nfa.prefixes import Place, SharedStart
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RuleProgram(RuleFacts):
-    """One rule in a program; equal only to itself. `row` is its row for kernels (layout.RULE_WIDTH words)."""
+    """One rule in a program, and its facts. `row` is its row for kernels (layout.RULE_WIDTH words).
+
+    It is equal only to itself (`eq=False`), so it can be the key of a cache although it has an array.
+    """
 
     deployed: DeployedRule
     row: Int64

@@ -43,6 +43,7 @@ _SIMPLE = {
     "<": y.SIMPLE_LT, "<=": y.SIMPLE_LE, ">": y.SIMPLE_GT, ">=": y.SIMPLE_GE, "==": y.SIMPLE_EQ, "!=": y.SIMPLE_NE,
 }  # fmt: skip
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+COUNT_MAX = TIME_MS_MAX  # no upper limit of a loop counter
 # The registers that hold a row of the event table.
 ROW_KINDS = ("first", "last", "prev", "mark")
 # The order in which a take updates registers: an action that reads an old value precedes the action that replaces it.
@@ -77,18 +78,20 @@ class RuleTables:
         self._registers: dict[RegisterKey, int] = {}
         # The measures of a match, then of a time-out; the kernel computes all of them for either.
         self.measures = (*self.pattern.measures, *(self.pattern.timeout_measures or ()))
-        self.relevant: set[int] = set()
-        self.reacts_to_all = False
+        self.relevant: set[int] = set()  # the predicates (conditions of one event) of its waits and guards
+        self.reacts_to_all = False  # must see every event, not only relevant ones
         self._has_absence = False
         self._counts_distinct = False
-        self._merges = False
-        self._control_count = 0
-        self._plain = False
-        self._stops: list[Expr] = []  # of the current position
-        self._alone: dict[str, int] = {}  # the predicate of each variable whose condition reads only the event
+        self._merges = False  # runs with the same future may become one
+        self._control_count = 0  # registers that conditions read; the registers of measures alone follow
+        self._is_plain = False  # the simplest matcher suffices: events are only taken or skipped
+        self._stops: list[Expr] = []  # the stop events of the current position's greedy loops
+        self._predicate_of_variable: dict[str, int] = {}  # of variables whose condition reads only the event
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
-        self.derived_types: list[tuple[int, Type]] = []
-        self.stream: tuple[int, ...] = ()
+        self.derived_types: list[tuple[int, Type]] = []  # computed columns that aggregates read: number, type
+        self.stream: tuple[
+            int, ...
+        ] = ()  # the event types whose events have positions; empty if positions do not matter
 
     @property
     def _fires(self) -> bool:
@@ -144,8 +147,8 @@ class RuleTables:
         if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
             self.reacts_to_all = True  # any event may close a window in events
         self.code_end = len(self.scalar.instructions)
-        self._plain = self._is_plain()
-        if self._plain:
+        self._is_plain = self._needs_only_plain()
+        if self._is_plain:
             self.prefix = prefix_of(self.states)  # the events of a prefix can be deferred (prefixes.py)
             self.columns.retained.update(self.prefix.columns)
 
@@ -163,10 +166,10 @@ class RuleTables:
             and automaton.positions[w.target].waits
             for w in waits
         )
-        depends_on_last_event = any(w.link is Link.NEXT or any(b.mark is None for b in w.bounds) for w in waits)
+        depends_on_last_event = any(w.link is Link.NEXT or any(b.group is None for b in w.bounds) for w in waits)
         guards = [g for w in waits for g in w.guards]
         depends_on_last_event = depends_on_last_event or any(
-            g.moment == "next" or any(b.mark is None for b in g.bounds) for g in guards
+            g.moment == "next" or any(b.group is None for b in g.bounds) for g in guards
         )
         depends_on_bindings = self.pattern.timeout_measures is not None or self._has_absence or self._counts_distinct
         limits_events = self.pattern.within_events is not None
@@ -229,23 +232,24 @@ class RuleTables:
         return self._register("loop", str(number), None) if position.loops and is_counted else -1
 
     def _wait_row(self, automaton: Automaton, wait: Wait, loop: int, facts: Facts) -> WaitRow:
+        """Translate a wait of an automaton; also note the events to which the rule reacts because of it."""
         assert wait.link is not None, "every wait has been joined"
-        low, high = wait.counted
+        low, high = wait.counted  # the interval of the loop counter in which the wait is open
         row = WaitRow(
             target=-1,
             kind=_WAIT_KIND[wait.link],
             predicate=-1,
             code=NO_CODE,
             simple=NOT_SIMPLE,
-            count=(loop if low > 1 or high is not None else -1, low, TIME_MS_MAX if high is None else high),
+            count=(loop if low > 1 or high is not None else -1, low, COUNT_MAX if high is None else high),
             reset=-1,
             reopens=0,
-            marks=[self._register("mark", str(mark), None) for mark in wait.marks],
+            marks=[self._register("mark", str(mark), None) for mark in wait.begins_groups],
             guards=[],
             bounds=[self._bound_row(bound) for bound in wait.bounds],
         )
         guards = wait.guards
-        if wait.target is None:
+        if wait.target is None:  # an absence: the clock, or the next event, completes the match
             row.kind = y.WAIT_ABSENCE_NEXT if wait.link is Link.NEXT else y.WAIT_ABSENCE
             self.reacts_to_all = self.reacts_to_all or row.kind == y.WAIT_ABSENCE_NEXT
             self._has_absence = True
@@ -254,16 +258,16 @@ class RuleTables:
             row.target = wait.target
             row.predicate, row.code, row.simple = self._condition(variable, wait.untils, facts)
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
-            self._react(row.predicate)
+            self._add_relevant(row.predicate)
             guards = guards_of(wait, variable)
         row.guards = [self._guard_row(guard, facts) for guard in guards]
         return row
 
     def _bound_row(self, bound: Bound) -> Row:
-        base = -1 if bound.mark is None else self._register("mark", str(bound.mark), None)
+        base = -1 if bound.group is None else self._register("mark", str(bound.group), None)
         return base, bound.min_ms, TIME_MS_MAX if bound.max_ms is None else bound.max_ms
 
-    def _react(self, predicate: int) -> None:
+    def _add_relevant(self, predicate: int) -> None:
         if predicate < 0:
             self.reacts_to_all = True
         else:
@@ -271,50 +275,54 @@ class RuleTables:
 
     def _guard_row(self, guard: Guard, facts: Facts) -> GuardRow:
         predicate, code = self._guard_condition(guard, facts)
-        self._react(predicate)
+        self._add_relevant(predicate)
         ends_greed = () if guard.condition is None else (guard.condition,)
         freed = sum(y.FREED >> index for index, stop in enumerate(self._stops) if stop in (*ends_greed, *guard.unless))
         bounds = [self._bound_row(bound) for bound in guard.bounds]
         return GuardRow(_GUARD_KIND[guard.moment], predicate, code, freed, bounds)
 
     def _guard_condition(self, guard: Guard, facts: Facts) -> tuple[int, Row]:
-        """Return the predicate (of the event alone) and code (reads the run) of an event that closes the wait."""
-        if guard.variable in self._alone and guard.condition is None and not guard.unless:
-            return self._alone[guard.variable], NO_CODE
+        """Compile the condition of an event that closes a wait: a predicate of the event or -1, and code of the run."""
+        if guard.variable in self._predicate_of_variable and guard.condition is None and not guard.unless:
+            return self._predicate_of_variable[guard.variable], NO_CODE
         conditions, event_type = conjuncts(guard.condition, facts), None
         if guard.variable is not None:
-            variable_conditions, event_type = self._fits(guard.variable, facts)
+            variable_conditions, event_type = self._conjuncts_of(guard.variable, facts)
             conditions = variable_conditions + conditions
         for unless in guard.unless:
-            conditions = conditions + _unless(unless, facts)
-        predicate, code, _ = self._split(conditions, event_type, facts, allow_simple=False)
+            conditions = conditions + _not_true(unless, facts)
+        predicate, code, _ = self._compile_conjuncts(conditions, event_type, facts, allow_simple=False)
         return predicate, code
 
     # ----------------------------------------------------------------------------------------------- conditions
 
     def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
-        """Compile "the event matches the variable, and is no stop event": once per variable, if no run is read."""
-        if not untils and variable in self._alone:
-            return self._alone[variable], NO_CODE, NOT_SIMPLE
-        conditions, event_type = self._fits(variable, facts)
+        """Compile "the event matches the variable, and no stop event (`until`)" as `_compile_conjuncts` does."""
+        if not untils and variable in self._predicate_of_variable:
+            return self._predicate_of_variable[variable], NO_CODE, NOT_SIMPLE
+        conditions, event_type = self._conjuncts_of(variable, facts)
         for until in untils:
-            conditions = conditions + _unless(until, facts)
-        split = self._split(conditions, event_type, facts, allow_simple=True)
+            conditions = conditions + _not_true(until, facts)
+        compiled = self._compile_conjuncts(conditions, event_type, facts, allow_simple=True)
         where = self.pattern.variable(variable).where
         if not untils and (where is None or not needs_run(where)):
-            self._alone[variable] = split[0]  # the bound events of a position do not matter to it
-        return split
+            self._predicate_of_variable[variable] = compiled[0]  # it reads no run, so it is the same at every position
+        return compiled
 
-    def _fits(self, variable: str, facts: Facts) -> tuple[list[Expr], int | None]:
+    def _conjuncts_of(self, variable: str, facts: Facts) -> tuple[list[Expr], int | None]:
         """Return the conjuncts of a variable's condition, and the event type to check (None: there is only one)."""
         declared = self.pattern.variable(variable)
         single = len(self.schema.event_types) == 1
         return conjuncts(declared.where, facts), None if single else self.schema.code(declared.event_type)
 
-    def _split(
+    def _compile_conjuncts(
         self, conditions: list[Expr], event_type: int | None, facts: Facts, allow_simple: bool
     ) -> tuple[int, Row, Row]:
-        """Compile conditions of the event alone to a predicate, others to code, or a single one to its fast form."""
+        """Compile conditions of the event alone to a predicate, and the others, which read the run, to code.
+
+        Returns: (predicate or -1, code or NO_CODE, simple form or NOT_SIMPLE). A single comparison with a field of a
+        bound event gets the simple form, which is faster than code; guards have none.
+        """
         run_conditions = [p for p in conditions if needs_run(p)]
         event_conditions = [p for p in conditions if p not in run_conditions] if run_conditions else conditions
         predicate = (
@@ -369,7 +377,10 @@ class RuleTables:
     # ------------------------------------------------------------------------------------------------ registers
 
     def _register(self, kind: str, variable: str, argument: Expr | None) -> int:
-        """Return the register of a value of a run; create a new one, together with registers that its update reads."""
+        """Return the register of a value of a run; create a new one, with registers that its update reads.
+
+        `kind` names the value: see `_action`. An update of an aggregate reads "present", the number of its values.
+        """
         key = (kind, variable, argument)
         if key not in self._registers:
             self._registers[key] = len(self._registers)
@@ -394,7 +405,7 @@ class RuleTables:
         ]
 
     def _action(self, kind: str, variable: str, argument: Expr | None, register: int) -> Row:
-        """Return (action, register, column, another register that the action reads) for an event that the run takes."""
+        """Return (action, register, column, other register that is read): a register's update by a taken event."""
         simple_actions = {"loop": y.ACT_COUNT, "count": y.ACT_COUNT, "last": y.ACT_LAST, "first": y.ACT_FIRST}
         if kind in simple_actions:
             return simple_actions[kind], register, 0, 0
@@ -403,24 +414,24 @@ class RuleTables:
         assert argument is not None, "aggregates have an argument"
         is_float = argument.type.is_float
         code = {
-            "present": y.ACT_COUNT_PRESENT,
+            "present": y.ACT_COUNT_PRESENT,  # values that are not null
             "sum": y.ACT_FSUM if is_float else y.ACT_SUM,
             "min": y.ACT_FMIN if is_float else y.ACT_MIN,
             "max": y.ACT_FMAX if is_float else y.ACT_MAX,
-            "high": y.ACT_HIGH,
-            "low": y.ACT_LOW,
-            "rest": y.ACT_FREST,
-            "base": y.ACT_BASE,
+            "high": y.ACT_HIGH,  # the exact sum of integers: of their upper …
+            "low": y.ACT_LOW,  # … and of their lower 32 bits
+            "rest": y.ACT_FREST,  # the rounding error of a sum of floats
+            "base": y.ACT_BASE,  # the first value; a deviation sums the distances from it
             "offset": y.ACT_FOFFSET if is_float else y.ACT_OFFSET,
             "offset squared": y.ACT_FOFFSET_SQUARED if is_float else y.ACT_OFFSET_SQUARED,
         }[kind]
         other_register = self._registers[_OTHER_OF.get(kind, "present"), variable, argument]
         if isinstance(argument, CurrentField):
             column = self.columns.number(argument.field)
-            if self._merges:  # the measures of a complete match are computed again from its events
+            if self._merges:  # a merged run loses its own sums, so measures are computed from stored events
                 self.columns.retained.add(column)
             return code, register, column, other_register
-        self._merges = False  # a derived column is not stored with bound events
+        self._merges = False  # the computed column of an expression is not stored with bound events
         derived = self.vector.derived(argument)
         self.derived_types.append((derived, argument.type))
         return code, register, DERIVED + derived, other_register
@@ -440,7 +451,7 @@ class RuleTables:
         """Return 1 for each register that holds a row of the event table, initially -1."""
         return [int(kind in ROW_KINDS) for kind, _, _ in self._registers]
 
-    def _is_plain(self) -> bool:
+    def _needs_only_plain(self) -> bool:
         """Return True if match/plain.py suffices: only relaxed waits, nothing else closes them, nothing fires."""
         if self._fires or self._merges or self.stream or self.pattern.within_events is not None:
             return False
@@ -469,24 +480,24 @@ class RuleTables:
         row[y.R_SKIP] = _SKIP[pattern.skip.kind]
         row[y.R_SKIP_VARIABLE] = self._variables.get(pattern.skip.variable or "", -1)
         row[y.R_TIMEOUTS] = int(pattern.timeout_measures is not None)
-        row[y.R_DEADLINES_MATTER] = int(self._fires)
+        row[y.R_DEADLINES_MATTER] = int(self._fires)  # time alone may complete a match
         row[y.R_MEASURES_END] = len(self.measures)
         row[y.R_RUNS_MAX] = RUNS_PER_KEY_MAX
         row[y.R_NODES_MAX] = NODES_PER_KEY_MAX
         row[y.R_MATCHES_MAX] = WAYS_PER_EVENT_MAX if repeats else MATCHES_PER_EVENT_MAX
-        row[y.R_COUNTS] = int(bool(self.stream))
+        row[y.R_COUNTS] = int(bool(self.stream))  # positions of events matter: "next", or a window in events
         row[y.R_IN_ORDER] = int(self._in_order)
-        row[y.R_MERGES] = int(self._merges)
+        row[y.R_MERGES] = int(self._merges)  # runs with the same future become one
         row[y.R_REACTS_TO_ALL] = int(self.reacts_to_all)
-        row[y.R_PLAIN] = int(self._plain)
-        row[y.R_SAME_WAIT] = int(self._waits_alike())
-        row[y.R_REPEATS] = int(repeats)
-        row[y.R_CONTROL] = sum(1 << register for register in range(self._control_count))
+        row[y.R_PLAIN] = int(self._is_plain)  # the simplest matcher suffices
+        row[y.R_SAME_WAIT] = int(self._waits_alike())  # all runs wait for the same condition
+        row[y.R_REPEATS] = int(repeats)  # a match may be found twice
+        row[y.R_CONTROL] = sum(1 << register for register in range(self._control_count))  # read by conditions
         return row
 
 
-def _unless(condition: Expr, facts: Facts) -> list[Expr]:
-    """Return the opposite of a condition, in which null counts as not true."""
+def _not_true(condition: Expr, facts: Facts) -> list[Expr]:
+    """Return the conjuncts of "the condition is false or null"."""
     return conjuncts(If(condition, FALSE, TRUE, TRUE.type), facts)
 
 

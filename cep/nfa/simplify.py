@@ -86,7 +86,8 @@ _OPERANDS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 def simplify(expr: Expr, facts: Facts) -> Expr:
     """Replace parts of an expression whose value follows from the facts, such as a field of an unbound variable.
 
-    The value is unchanged, except that an unknown `or null` becomes the value that a condition sees.
+    `facts` are the variables that are surely bound, and that may be bound, at a position of the pattern. The value is
+    unchanged, except that null may become false in a condition, which counts both as not true.
     """
     if isinstance(expr, (CurrentField, Const)):
         return expr

@@ -22,24 +22,23 @@ class GuardRow:
 
 @dataclass(slots=True)
 class WaitRow:
-    """A wait of an NFA state as numbers: the event it takes, its guards and its bounds on time.
+    """A wait (a transition of an NFA state, for which a run waits) as numbers.
 
-    `target` is the next NFA state or -1; `kind` a WAIT_ constant; `predicate`, `code` and `simple` its condition;
-    `count` the register of the loop counter and the interval in which it must lie; `reset` the counter that it sets to
-    0, or -1; `marks` the registers that note the time. `code` counts instructions.
+    Its condition has up to two parts: a `predicate` of the event alone, and a part that also reads the run, either as
+    `code` or, for one comparison with a field of a bound event, in the faster `simple` form.
     """
 
-    target: int
-    kind: int
-    predicate: int
-    code: Row
-    simple: Row
-    count: Row
-    reset: int
-    reopens: int
-    marks: list[int]
-    guards: list[GuardRow]
-    bounds: list[Row]
+    target: int  # the next NFA state; -1 for an absence
+    kind: int  # a WAIT_ constant of kernels/layout.py
+    predicate: int  # -1: any event
+    code: Row  # first instruction, end, register of the result; or NO_CODE
+    simple: Row  # comparison, column of the event, register of the bound event, its column; or prefixes.NOT_SIMPLE
+    count: Row  # register of the loop counter, or -1, and the interval in which the counter must lie
+    reset: int  # the loop counter that the wait sets to 0, or -1
+    reopens: int  # a bit for each other wait of the state that, while open, keeps this one open after a take
+    marks: list[int]  # registers that keep the row of the taken event: the beginning of a group's window
+    guards: list[GuardRow]  # events that close the wait
+    bounds: list[Row]  # limits of the time since an earlier event
 
 
 @dataclass(slots=True)

@@ -28,7 +28,10 @@ _EXACT_FLOATS = ("sum", "min", "max", "first", "last")
 
 
 class Twofold(NamedTuple):
-    """The registers of a number high + low, and of `size`, which bounds its rounding error by a fixed share."""
+    """The registers of a number high + low with twice the digits of a float, and of `size`, which bounds its error.
+
+    The rounding error is at most LEVEL times the size, which is as large as the numbers that were added.
+    """
 
     high: int
     low: int
@@ -36,7 +39,7 @@ class Twofold(NamedTuple):
 
 
 class Code(Protocol):
-    """The methods of code.Lowering that this module uses."""
+    """The methods of code.Lowering, which imports this module, that emit code and return the register of the value."""
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int: ...
 
@@ -44,9 +47,9 @@ class Code(Protocol):
 
     def constant(self, value: float | bool | str | None, is_float: bool = False) -> int: ...
 
-    def unit(self, expr: Expr) -> int: ...
+    def unit(self, expr: Expr) -> int: ...  # the number of a constant: 100 for a decimal with two digits
 
-    def average(self, expr: Expr) -> Twofold: ...
+    def average(self, expr: Expr) -> Twofold: ...  # a float and its rounding error
 
 
 def is_average(expr: Expr) -> bool:
@@ -73,7 +76,7 @@ def written_rest(value: float) -> float:
 
 def compare_twofold(code: Code, expr: Binary) -> int:
     """Emit a comparison in which an average occurs. A difference within the errors of both sides counts as 0."""
-    left, right = (_twofold(code, side) for side in (expr.left, expr.right))
+    left, right = (_lower_twofold(code, side) for side in (expr.left, expr.right))
     size = code.emit(o.FADD, left.size, right.size)
     # If the sides are close to each other, the difference of the high parts is exact.
     highs = code.emit(o.FSUB, left.high, right.high)
@@ -96,7 +99,10 @@ def sum_of(code: Code, one: int, other: int) -> Twofold:
 
 
 def divided(code: Code, number: Twofold, divisor: Twofold) -> Twofold:
-    """Emit a division of two numbers, each a high float and a low rest. The quotient is null when the divisor is 0."""
+    """Emit a division of two numbers, each a high float and a low rest. The quotient is null when the divisor is 0.
+
+    The rest is the number minus quotient times divisor. `size`, of which the error is a fixed share, is divided, too.
+    """
     first = code.emit(o.FDIV, number.high, divisor.high)
     rest = code.emit(o.FSUB, number.high, code.emit(o.FMUL, first, divisor.high))
     rest = code.emit(o.FSUB, rest, code.emit(o.FMUL_REST, first, divisor.high))
@@ -106,47 +112,48 @@ def divided(code: Code, number: Twofold, divisor: Twofold) -> Twofold:
     size = code.emit(o.FDIV, number.size, positive)
     if divisor.size != positive:  # the divisor is not a single float, so its own error counts
         size = code.emit(o.FMUL, size, code.emit(o.FDIV, divisor.size, positive))
-    return _normal(code, first, code.emit(o.FDIV, rest, divisor.high), size)
+    return _normalized(code, first, code.emit(o.FDIV, rest, divisor.high), size)
 
 
-def _normal(code: Code, high: int, low: int, size: int) -> Twofold:
+def _normalized(code: Code, high: int, low: int, size: int) -> Twofold:
     return Twofold(code.emit(o.FADD, high, low), code.emit(o.FADD_REST, high, low), size)
 
 
-def _twofold(code: Code, expr: Expr) -> Twofold:
-    """Emit an expression as a high float, a low rest and a size of which its error is a share."""
+def _lower_twofold(code: Code, expr: Expr) -> Twofold:
+    """Emit an expression as a float, the rest, and a size of which the error is a fixed share, so that == is exact."""
     if is_average(expr):
         return code.average(expr)
     if not expr.type.is_float:
-        return _of_decimal(code, expr)
+        return _lower_decimal(code, expr)
     match expr:
         case Const() if isinstance(expr.value, float):
             return exact(code, code.lower(expr), code.constant(written_rest(expr.value), is_float=True))
         case Cast() if not expr.argument.type.is_float:
-            return _of_decimal(code, expr.argument)
+            return _lower_decimal(code, expr.argument)
         case Cast():
-            return _twofold(code, expr.argument)
+            return _lower_twofold(code, expr.argument)
         case Unary(op="neg" | "abs"):
-            return _signed(code, expr)
+            return _lower_signed(code, expr)
         case Binary(op="+" | "-" | "*" | "/"):
-            return _arithmetic(code, expr)
+            return _lower_arithmetic(code, expr)
         case _:
             high = code.lower(expr)
             single_float = exact(code, high)
             if is_exact_float(expr):
                 return single_float
-            return single_float._replace(
-                size=code.emit(o.FMUL, single_float.size, code.constant(FLOAT_SIZE, is_float=True))
-            )
+            float_size = code.constant(
+                FLOAT_SIZE, is_float=True
+            )  # a rounded float, such as a square root: larger error
+            return single_float._replace(size=code.emit(o.FMUL, single_float.size, float_size))
 
 
-def _of_decimal(code: Code, expr: Expr) -> Twofold:
+def _lower_decimal(code: Code, expr: Expr) -> Twofold:
     register, unit = code.lower(expr), code.unit(expr)
     return exact(code, code.emit(o.TO_FLOAT, register, unit), code.emit(o.TO_FLOAT_REST, register, unit))
 
 
-def _signed(code: Code, expr: Unary) -> Twofold:
-    number = _twofold(code, expr.argument)
+def _lower_signed(code: Code, expr: Unary) -> Twofold:
+    number = _lower_twofold(code, expr.argument)
     minus = Twofold(code.emit(o.FNEG, number.high), code.emit(o.FNEG, number.low), number.size)
     if expr.op == "neg":
         return minus
@@ -155,18 +162,19 @@ def _signed(code: Code, expr: Unary) -> Twofold:
     return Twofold(high, low, number.size)
 
 
-def _arithmetic(code: Code, expr: Binary) -> Twofold:
-    left, right = _twofold(code, expr.left), _twofold(code, expr.right)
+def _lower_arithmetic(code: Code, expr: Binary) -> Twofold:
+    """Emit + - * / of numbers high + low. The *_REST instructions give the rounding error of the high result."""
+    left, right = _lower_twofold(code, expr.left), _lower_twofold(code, expr.right)
     if expr.op == "/":
         return divided(code, left, right)
     if expr.op == "*":
         rest = code.emit(o.FADD, code.emit(o.FMUL, left.high, right.low), code.emit(o.FMUL, left.low, right.high))
         rest = code.emit(o.FADD, code.emit(o.FMUL_REST, left.high, right.high), rest)
         size = code.emit(o.FMUL, left.size, right.size)
-        return _normal(code, code.emit(o.FMUL, left.high, right.high), rest, size)
+        return _normalized(code, code.emit(o.FMUL, left.high, right.high), rest, size)
     size = code.emit(o.FADD, left.size, right.size)
     if expr.op == "-":
         right = Twofold(code.emit(o.FNEG, right.high), code.emit(o.FNEG, right.low), right.size)
     rest = code.emit(o.FADD, left.low, right.low)
     rest = code.emit(o.FADD, code.emit(o.FADD_REST, left.high, right.high), rest)
-    return _normal(code, code.emit(o.FADD, left.high, right.high), rest, size)
+    return _normalized(code, code.emit(o.FADD, left.high, right.high), rest, size)

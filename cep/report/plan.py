@@ -266,7 +266,7 @@ def _counted(low: int, high: int | None) -> str:
 
 def _bound(bound: Bound) -> str:
     high = "…" if bound.max_ms is None else show_duration(bound.max_ms)
-    since = "the last event" if bound.mark is None else "the group's first event"
+    since = "the last event" if bound.group is None else "the group's first event"
     return f"{show_duration(bound.min_ms)} ≤ time since {since} < {high}"
 
 

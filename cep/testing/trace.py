@@ -189,7 +189,7 @@ class _Tracer:
         """Return 1 if the event keeps the bounds, 0 if it comes too early, -1 if it comes too late."""
         verdict = 1
         for bound in bounds:
-            gap = event.time_ms - self._base_ms(run, bound.mark)
+            gap = event.time_ms - self._base_ms(run, bound.group)
             if bound.max_ms is not None and gap >= bound.max_ms:
                 return -1
             if gap < bound.min_ms:
@@ -219,7 +219,7 @@ class _Tracer:
             start_ordinal=event.ordinal if is_first else parent.start_ordinal,
             length=parent.length + 1,
             counts={**parent.counts, target: 1 + (0 if wait.enters_loop else parent.counts.get(target, 0))},
-            marks={**parent.marks, **dict.fromkeys(wait.marks, event.row)},
+            marks={**parent.marks, **dict.fromkeys(wait.begins_groups, event.row)},
         )
         position = self.positions[target]
         count = child.counts[target]
@@ -262,7 +262,7 @@ class _Tracer:
 
     def _deadline_ms(self, run: Run, wait: Wait) -> int:
         ends = [_FOREVER, self.events[run.start_row].time_ms + self.within_ms]
-        ends += [self._base_ms(run, b.mark) + b.max_ms for b in wait.bounds if b.max_ms is not None]
+        ends += [self._base_ms(run, b.group) + b.max_ms for b in wait.bounds if b.max_ms is not None]
         return min(ends)
 
     def _expiry_ms(self, run: Run) -> int:

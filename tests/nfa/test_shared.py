@@ -151,8 +151,8 @@ def test_nothing_of_a_shared_prefix_is_reacted_to_but_what_is_set_apart() -> Non
     compiled = program_of(*(three(n) for n in range(4)))
     (start,) = compiled.shared
     assert all(not set(start.predicates.tolist()) & set(relevant) for relevant in relevance(compiled))
-    assert all(len(relevant) == 2 and start.apart in relevant for relevant in relevance(compiled))
-    assert start.apart == compiled.predicates.count
+    assert all(len(relevant) == 2 and start.undeferred_bitmap in relevant for relevant in relevance(compiled))
+    assert start.undeferred_bitmap == compiled.predicates.count
     assert start.place[0][2] == "0,1,2,3/3"
 
 
