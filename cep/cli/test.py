@@ -21,7 +21,7 @@ from cep.base.terminal import Terminal, new_table
 from cep.cli.help_pages import read_on
 from cep.cli.paths import pattern_files, printed
 from cep.cli.verbs import Parser
-from cep.engine.advance import CARRIERS
+from cep.engine.advance import MATCHERS
 from cep.lang.explain.render import render_text, summary
 from cep.runners.ahead import compiled_ahead
 from cep.testing.harness import Outcome, Suite, Verdict, difference_lines, junit_xml, run_suite, story_lines
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
 
 def _once(options: argparse.Namespace, console: Console) -> int:
     started = time.perf_counter()
-    with compiled_ahead(CARRIERS):
+    with compiled_ahead(MATCHERS):
         suite = run_suite(pattern_files(options.paths), options.only)
     if suite.checked.diagnostics:
         printed(

@@ -31,7 +31,7 @@ from cep.columnar.texts import table_key, taken
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
 from cep.engine.migrate import migrate_state
 from cep.engine.outputs import Outputs, count_by_rule, count_overflows, cut
-from cep.engine.starts import NO_STARTS, EvictedRuns, Starts, all_starts, find_starts, keep_starts
+from cep.engine.starts import NO_STARTS, DeferredEvents, EvictedRuns, find_deferred, join_deferred, write_deferred
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
@@ -54,33 +54,26 @@ _COUNTER_NAMES = (
 class Matches:
     """Completed and timed-out runs of one call, M of them, with B bound events in all.
 
-    Shapes: rule, key int32[M]; detected_ms int64[M] (event time of the completing event, or the deadline); completed
-    and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures int64[M, X] slots
-    with measures_null, first the measures of matches, then of time-outs; offsets int64[M + 1] into variable int32[B]
-    (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in binding order. history_flags
-    int64[M] has FLAG_CUT if a history of the rule lacked older events at a bound event, FLAG_FOLDED if it had them
-    folded, and the flags of bound derived events. made_ms int64[M] is the latest `MADE_FROM` of the derived events, or
-    TIME_MS_MIN. made_of text[B] is `MADE_OF` of the bound events, None in a program without derived events. order
-    int64[B, 3] is the order of bound events within one millisecond (columnar/order.py), for events of this call.
+    A derived event is an event that a rule makes of its match; its origins are the source events of that match.
     """
 
     rule: Int32
-    key: Int32
-    detected_ms: Int64
-    completed: np.ndarray
-    timed_out: np.ndarray
-    measures: Int64
+    key: Int32  # index in `keys`
+    detected_ms: Int64  # event time of the completing event, or the deadline
+    completed: np.ndarray  # bool[M]
+    timed_out: np.ndarray  # bool[M]; also completed: an absence is certain while the run also waited for more
+    measures: Int64  # int64[M, X] slots: the values of the measures of matches, then of time-outs
     measures_null: UInt8
-    offsets: Int64
-    variable: Int32
+    offsets: Int64  # the bound events of match m are offsets[m] to offsets[m + 1] of the next columns, in binding order
+    variable: Int32  # index in the rule's variables
     event_id: pa.Array
     event_time_ms: Int64
     keys: pa.Array
-    texts: pa.Array
-    history_flags: Int64
-    made_ms: Int64
-    made_of: pa.Array | None = None
-    order: Int64 | None = None
+    texts: pa.Array  # the dictionary of text measures
+    history_flags: Int64  # FLAG_CUT: a history lacked older events; FLAG_FOLDED: it had only sums of them
+    derived_from_ms: Int64  # the time from which the past of its derived events is complete; TIME_MS_MIN: always
+    origins: pa.Array | None = None  # text[B], as MADE_OF of derived events; None in a program without derived events
+    order: Int64 | None = None  # int64[B, 3], the order of bound events within a millisecond, for events of this call
 
     def __len__(self) -> int:
         return len(self.rule)
@@ -110,16 +103,16 @@ class Advanced:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class OutputLimits:
     """The maximum number of matches of a call, and of the events that they have bound together."""
 
     matches: int = TIME_MS_MAX
     bindings: int = TIME_MS_MAX
 
 
-_NO_BOUNDS = Bounds()
+_NO_LIMITS = OutputLimits()
 _NO_CODES, _NO_TIMES, _NO_FLAGS = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, bool)
-CARRIERS = (advance_plain_rules, advance_rules)
+MATCHERS = (advance_plain_rules, advance_rules)
 
 
 def advance(
@@ -131,36 +124,36 @@ def advance(
     `keyed_state` None is the initial state. Inputs are not changed. `is_end`: no event follows the batch, so the new
     keyed state is empty. Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
-    advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_BOUNDS, is_end=is_end)
+    advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_LIMITS, is_end=is_end)
     assert isinstance(advanced, Advanced), "nothing is over no bounds"
     return advanced
 
 
 def advance_within(
-    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, most: Bounds, *,
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, limits: OutputLimits, *,
     is_end: bool = False,
 ) -> Advanced | Int64:  # fmt: skip
     """Like `advance`, but give up beyond the bounds and return the event order, rows int64[N] of the batch."""
-    fitted, orphans = migrate_state(empty_state(program) if keyed_state is None else keyed_state, program)
-    if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
-        nothing = _no_matches(program, fitted.keys)
-        return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
+    migrated, orphans = migrate_state(empty_state(program) if keyed_state is None else keyed_state, program)
+    if len(batch) == 0 and (migrated.expiry_min is None or migrated.expiry_min > watermark_ms):
+        nothing = _no_matches(program, migrated.keys)
+        return Advanced(migrated, nothing, {"runs_orphaned": orphans} if orphans else {})
     # At the end of time histories retain no events.
-    prepared = prepare(program, fitted, batch, TIME_MS_MAX if is_end else watermark_ms)
-    bounds = fitted.run_rule.searchsorted(np.arange(len(program.places) + 1))
-    starts = [find_starts(shared, prepared, fitted, bounds) for shared in program.shared]
-    outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch), len(prepared.keys))
-    shared = all_starts(program, starts)
-    if not _advance_rules(program, prepared, fitted, bounds, shared, watermark_ms, outputs, most):
+    prepared = prepare(program, migrated, batch, TIME_MS_MAX if is_end else watermark_ms)
+    bounds = migrated.run_rule.searchsorted(np.arange(len(program.places) + 1))
+    deferred = [find_deferred(shared, prepared, migrated, bounds) for shared in program.shared]
+    outputs = Outputs(program, migrated.runs, migrated.nodes, len(batch), len(prepared.keys))
+    shared = join_deferred(program, deferred)
+    if not _advance_rules(program, prepared, migrated, bounds, shared, watermark_ms, outputs, limits):
         return prepared.batch_rows
-    matches = _read_matches(program, fitted, batch, prepared, outputs, most)
+    matches = _read_matches(program, migrated, batch, prepared, outputs, limits)
     if matches is None:
         return prepared.batch_rows
     of_rules = outputs.runs.counters
     counters = Counter(dict(zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)))
     evicted = _noted_evictions(outputs)
-    live = _live_runs(program, outputs, starts, watermark_ms, counters, evicted)
-    next_state = empty_state(program) if is_end else _next_state(program, fitted, batch, prepared, live)
+    live = _live_runs(program, outputs, deferred, watermark_ms, counters, evicted)
+    next_state = empty_state(program) if is_end else _next_state(program, migrated, batch, prepared, live)
     counters["arithmetic_overflows"] = 0  # counted by rule
     count_overflows(program, prepared.overflows, of_rules[y.COUNT_OVERFLOW], counters)
     counters["histories_folded"] = prepared.folded
@@ -196,39 +189,40 @@ def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Coun
     counters[f"rule_steps[{deployed.rule_id}@{deployed.version}]"] += steps
 
 
-def carrier(program: Program) -> Any:
-    """Return the kernel that advances the runs of these rules, one of CARRIERS."""
-    return CARRIERS[0] if program.is_plain else CARRIERS[1]
+def matcher_of(program: Program) -> Any:
+    """Return the kernel that advances the runs of these rules, one of MATCHERS."""
+    return MATCHERS[0] if program.is_plain else MATCHERS[1]
 
 
-def compile_carrier(program: Program, nothing: EventBatch) -> None:
+def compile_matcher(program: Program, nothing: EventBatch) -> None:
     """Call the kernel that advances the runs of these rules with a batch without events."""
-    fitted = empty_state(program)
-    prepared = prepare(program, fitted, nothing, TIME_MS_MIN)
-    bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
-    outputs = Outputs(program, fitted.runs, fitted.nodes, 0)
-    _advance_rules(program, prepared, fitted, bounds, NO_STARTS, TIME_MS_MIN, outputs, _NO_BOUNDS)
+    migrated = empty_state(program)
+    prepared = prepare(program, migrated, nothing, TIME_MS_MIN)
+    bounds = np.searchsorted(migrated.run_rule, np.arange(len(program.places) + 1))
+    outputs = Outputs(program, migrated.runs, migrated.nodes, 0)
+    _advance_rules(program, prepared, migrated, bounds, NO_STARTS, TIME_MS_MIN, outputs, _NO_LIMITS)
 
 
 def _advance_rules(
-    program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: SharedStarts,
-    watermark_ms: int, outputs: Outputs, most: Bounds,
+    program: Program, prepared: PreparedEvents, migrated: KeyedState, bounds: Int64, shared: SharedStarts,
+    watermark_ms: int, outputs: Outputs, limits: OutputLimits,
 ) -> bool:  # fmt: skip
-    """Advance the runs of each rule over the new events into `outputs`. Return False if it is full of matches."""
+    """Advance the runs of each rule over the new events. Return False if there are more matches than the limit."""
     rules = program.tables if prepared.image is program.image else program.tables._replace(image=prepared.image)
-    runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
-    carry_on = carrier(program)
+    runs = AllRuns(read_only(migrated.runs), read_only(migrated.run_key), bounds)
+    matcher = matcher_of(program)
     while True:
-        full = carry_on(rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs)
-        if full == y.NOT_FULL:
-            return len(outputs.matches) <= most.matches
-        if full == y.FULL_MATCHES and len(outputs.work.matches) > most.matches:
+        # It stops when an array of the outputs is full, and goes on from there in the next call.
+        full = matcher(rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs)
+        if full == y.NOT_FULL:  # no array is full: all events are processed
+            return len(outputs.matches) <= limits.matches
+        if full == y.FULL_MATCHES and len(outputs.work.matches) > limits.matches:
             return False
         outputs.enlarge(full)
 
 
-def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
-                  outputs: Outputs, most: Bounds) -> Matches | None:  # fmt: skip
+def _read_matches(program: Program, migrated: KeyedState, batch: EventBatch, prepared: PreparedEvents,
+                  outputs: Outputs, limits: OutputLimits) -> Matches | None:  # fmt: skip
     """Read the matches from the tree of bound events; None if they have bound too many events together."""
     finished, nodes = outputs.matches, outputs.work.nodes
     if outputs.work.counters[y.COUNT_EVICTED]:
@@ -239,7 +233,7 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
     offsets = np.zeros(count + 1, np.int64)
     match_lengths(finished, nodes, offsets[1:])
     np.cumsum(offsets, out=offsets)
-    if offsets[-1] > most.bindings:
+    if offsets[-1] > limits.bindings:
         return None
     rows = np.empty(int(offsets[-1]), np.int64)
     variables = np.empty(len(rows), np.int32)
@@ -261,13 +255,13 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
         (flags & 1).astype(np.uint8),
         offsets,
         variables,
-        _ids(fitted, batch, prepared, rows),
+        _ids(migrated, batch, prepared, rows),
         prepared.columns[y.COLUMN_TIME, rows],
         prepared.keys,
         prepared.texts,
         _history_flags(program, prepared, finished[:, y.MATCH_RULE], offsets, rows),
-        _made_ms(program, prepared, offsets, rows),
-        _made_of(program, prepared, rows),
+        _derived_from_ms(program, prepared, offsets, rows),
+        _origins(program, prepared, rows),
         _orders(batch, prepared, rows),
     )
 
@@ -282,28 +276,31 @@ def _orders(batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> Int64 |
 
 
 def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
-    """Return the history flags of each match: of the histories that its rule reads, and of its derived events."""
+    """Return the flags of each match: FLAG_CUT if a history lacks older events, FLAG_FOLDED if it has sums of them.
+
+    Each bound event names its incomplete histories in a text, the column INCOMPLETE; a derived event brings its flags.
+    """
     flags = np.zeros(len(offsets) - 1, np.int64)
-    column, made_column = program.column(INCOMPLETE), program.column(MADE_FLAGS)
-    if made_column >= 0 and len(rows):
-        flags = np.bitwise_or.reduceat(prepared.columns[made_column, rows], offsets[:-1])
-    bound = np.flatnonzero(prepared.nulls[column, rows] == 0) if column >= 0 else np.empty(0, np.int64)
-    if len(bound):
-        match = np.searchsorted(offsets, bound, side="right") - 1
-        pairs = np.stack([rule[match], prepared.columns[column, rows[bound]]], axis=1)
-        different, which = np.unique(pairs, axis=0, return_inverse=True)
-        bits = [_bits(program.rules[number], prepared.texts[text].as_py()) for number, text in different.tolist()]
-        np.bitwise_or.at(flags, match, np.array(bits, np.int64)[which.reshape(-1)])
+    column, derived_column = program.column(INCOMPLETE), program.column(MADE_FLAGS)  # -1: no such column
+    if derived_column >= 0 and len(rows):
+        flags = np.bitwise_or.reduceat(prepared.columns[derived_column, rows], offsets[:-1])
+    incomplete = np.flatnonzero(prepared.nulls[column, rows] == 0) if column >= 0 else np.empty(0, np.int64)
+    if len(incomplete):
+        match = np.searchsorted(offsets, incomplete, side="right") - 1
+        rule_and_text = np.stack([rule[match], prepared.columns[column, rows[incomplete]]], axis=1)
+        distinct, index = np.unique(rule_and_text, axis=0, return_inverse=True)
+        bits = [_flags_of(program.rules[number], prepared.texts[text].as_py()) for number, text in distinct.tolist()]
+        np.bitwise_or.at(flags, match, np.array(bits, np.int64)[index.reshape(-1)])
     return flags
 
 
-def _bits(rule: RuleProgram, incomplete: str) -> int:
+def _flags_of(rule: RuleProgram, incomplete: str) -> int:
     """Return a rule's flags for an event with these incomplete histories (columns.INCOMPLETE)."""
     names = incomplete.split(" ")
     return FLAG_CUT * (not rule.cuts.isdisjoint(names)) | FLAG_FOLDED * (not rule.folds.isdisjoint(names))
 
 
-def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
+def _derived_from_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
     """Return for each match the latest time from which the past of its derived events is complete."""
     column = program.column(MADE_FROM)
     if column < 0 or not len(rows):
@@ -312,7 +309,7 @@ def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: I
     return np.maximum.reduceat(times, offsets[:-1])
 
 
-def _made_of(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Array | None:
+def _origins(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Array | None:
     column = program.column(MADE_OF)
     if column < 0:
         return None
@@ -350,27 +347,27 @@ def _first_of(is_wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     return is_first
 
 
-def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
-    return taken(prepared.event_of.take(rows), fitted.events.event_id, batch.event_id)
+def _ids(migrated: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
+    return taken(prepared.event_of.take(rows), migrated.events.event_id, batch.event_id)
 
 
-def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], watermark_ms: int,
+def _live_runs(program: Program, outputs: Outputs, deferred: Sequence[DeferredEvents], watermark_ms: int,
                counters: Counter[str], evicted: list[EvictedRuns]) -> LiveRuns:  # fmt: skip
-    """Join the open runs of all rules with the events that begin several rules. The outputs are consumed."""
+    """Join the open runs of all rules with the deferred events, which several rules share. Consumes the outputs."""
     run_output = outputs.runs
     runs_count, nodes_count = int(run_output.cursor[y.CURSOR_OUT]), int(run_output.cursor[y.CURSOR_NODES])
     rule_runs = LiveRuns(
         cut(run_output.runs, runs_count), cut(run_output.rules, runs_count), cut(run_output.keys, runs_count),
         cut(outputs.work.nodes, nodes_count),
     )  # fmt: skip
-    if not any(len(events.rows) for events in starts):
+    if not any(len(events.rows) for events in deferred):
         return rule_runs
-    start_runs = keep_starts(program, starts, watermark_ms, nodes_count, counters, evicted)
-    both: list[tuple[np.ndarray, ...]] = [rule_runs, start_runs]
+    deferred_rows = write_deferred(program, deferred, watermark_ms, nodes_count, counters, evicted)
+    both: list[tuple[np.ndarray, ...]] = [rule_runs, deferred_rows]
     return LiveRuns(*map(np.concatenate, zip(*both, strict=True)))
 
 
-def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
+def _next_state(program: Program, migrated: KeyedState, batch: EventBatch, prepared: PreparedEvents,
           live: LiveRuns) -> KeyedState:  # fmt: skip
     """Return the new keyed state: live runs, the nodes and events that they can reach, and the keys with runs."""
     rows_count, keys_count = prepared.rows_count, len(prepared.keys)
@@ -396,7 +393,7 @@ def _next_state(program: Program, fitted: KeyedState, batch: EventBatch, prepare
         cut(live.nodes, nodes_left),
         RetainedEvents(
             cut(remaining.row_keys, rows_left),
-            _ids(fitted, batch, prepared, rows),
+            _ids(migrated, batch, prepared, rows),
             prepared.columns[y.COLUMN_TYPE].take(rows),
             prepared.columns[y.COLUMN_TIME].take(rows),
             columns,
@@ -418,16 +415,17 @@ def advance_in_slices(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, *, is_end: bool = False
 ) -> Iterator[Advanced]:
     """Yield the results of `advance`, in one or several parts; the last part has the keyed state after all events."""
-    most = Bounds(MATCHES_AT_ONCE_MAX, BINDINGS_AT_ONCE_MAX)
+    limits = OutputLimits(MATCHES_AT_ONCE_MAX, BINDINGS_AT_ONCE_MAX)
     waiting = [(batch, watermark_ms, is_end)]
     while waiting:
         events, until_ms, is_last = waiting.pop()
-        bounds = most if len(events) > 1 else _NO_BOUNDS
-        part = advance_within(program, keyed_state, events, until_ms, bounds, is_end=is_last)
-        if isinstance(part, Advanced):
-            keyed_state = part.keyed_state
-            yield part
-        else:
-            half = len(part) // 2
-            waiting.append((events.take(part[half:]), until_ms, is_last))
-            waiting.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min())), False))
+        part_limits = limits if len(events) > 1 else _NO_LIMITS  # one event cannot be halved
+        result = advance_within(program, keyed_state, events, until_ms, part_limits, is_end=is_last)
+        if isinstance(result, Advanced):
+            keyed_state = result.keyed_state
+            yield result
+        else:  # too many matches: the result is the order of the events, to be halved
+            half = len(result) // 2
+            waiting.append((events.take(result[half:]), until_ms, is_last))
+            first_until_ms = min(until_ms, int(events.time_ms.min()))  # no event of the other half is late then
+            waiting.append((events.take(result[:half]), first_until_ms, False))

@@ -58,55 +58,61 @@ ORIGIN = pa.struct(
     ]
 )
 ORIGINS = pa.list_(ORIGIN)
-_RECORD, _PART, _ESCAPE, _LEVEL = "\x1e", "\x1f", "\x1d", "."
+_RECORD_MARK, _PART_MARK, _ESCAPE_MARK, _LEVEL_MARK = "\x1e", "\x1f", "\x1d", "."
 # An id may have any character. A mark in an id is replaced by an escape that begins with another mark.
-_ESCAPED = ((_ESCAPE, f"{_ESCAPE}0"), (_RECORD, f"{_ESCAPE}1"), (_PART, f"{_ESCAPE}2"))
+_ESCAPED = ((_ESCAPE_MARK, f"{_ESCAPE_MARK}0"), (_RECORD_MARK, f"{_ESCAPE_MARK}1"), (_PART_MARK, f"{_ESCAPE_MARK}2"))
 
 
-def made_of(offsets: Int32, names: pa.Array, ids: pa.Array, time_ms: Int64, inner: pa.Array) -> tuple[pa.Array, int]:
+def write_origins(
+    offsets: Int32, names: pa.Array, ids: pa.Array, time_ms: Int64, inner_origins: pa.Array
+) -> tuple[pa.Array, int]:
     """Return the source events of each of M derived events, as text[M], and the number of dropped source events.
 
-    Match m has the bound events offsets[m] to offsets[m + 1], with their variables, ids and times; `inner` has the
-    origins of bound events that are derived, null for the others.
+    Match m has the bound events offsets[m] to offsets[m + 1], with their variables, ids and times; `inner_origins`
+    has the origins of bound events that are derived, null for the others.
     """
     for mark, escaped in _ESCAPED:
         ids = pc.replace_substring(ids, mark, escaped)
     times = pa.array(time_ms).cast(TEXT)
-    lead = pa.scalar(_RECORD, TEXT)
-    part = pa.scalar(_PART, TEXT)
+    lead = pa.scalar(_RECORD_MARK, TEXT)
+    part = pa.scalar(_PART_MARK, TEXT)
     records = pc.binary_join_element_wise(lead, names.cast(TEXT), part, ids, part, times, pa.scalar("", TEXT))
-    texts = pc.coalesce(_through(names, inner), records)
+    texts = pc.coalesce(_with_variable_before(names, inner_origins), records)
     whole = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), texts), pa.scalar("", TEXT))
-    counts = pc.count_substring(whole, _RECORD).to_numpy()
+    counts = pc.count_substring(whole, _RECORD_MARK).to_numpy()
     if not (counts > ORIGINS_MAX).any():
         return whole, 0
     is_over = pa.array(counts > ORIGINS_MAX)
-    cut = [_RECORD.join(text.split(_RECORD)[: ORIGINS_MAX + 1]) for text in whole.filter(is_over).to_pylist()]
+    cut = [_RECORD_MARK.join(text.split(_RECORD_MARK)[: ORIGINS_MAX + 1]) for text in whole.filter(is_over).to_pylist()]
     return pc.replace_with_mask(whole, is_over, pa.array(cut, TEXT)), int(np.maximum(counts - ORIGINS_MAX, 0).sum())
 
 
-def origin_lists(offsets: Int32, names: pa.Array, inner: pa.Array) -> tuple[pa.Array, int]:
-    """List the source events of each alert's derived events, null without them; count dropped ones. See `made_of`."""
+def list_origins(offsets: Int32, names: pa.Array, inner_origins: pa.Array) -> tuple[pa.Array, int]:
+    """List the source events ("origins") of each alert's derived events, null without them; count dropped ones.
+
+    Alert m has the bound events offsets[m] to offsets[m + 1]. The origins of one are a text: for each source event a
+    record mark, the variables that bound it (a level mark between two), a part mark, its id, a part mark, its time.
+    """
     count = len(offsets) - 1
-    bound = np.flatnonzero(np.asarray(pc.is_valid(inner)))
-    if not len(bound):
+    derived = np.flatnonzero(np.asarray(pc.is_valid(inner_origins)))
+    if not len(derived):
         return pa.nulls(count, ORIGINS), 0
-    positions = pa.array(bound)
-    texts = _through(names.take(positions), inner.take(positions))
-    records = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1), _RECORD)
-    event = bound[np.asarray(pc.list_parent_indices(records))]
+    positions = pa.array(derived)
+    texts = _with_variable_before(names.take(positions), inner_origins.take(positions))
+    records = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1), _RECORD_MARK)  # without the first mark
+    event = derived[np.asarray(pc.list_parent_indices(records))]
     alert = np.searchsorted(offsets, event, side="right") - 1
     before = np.searchsorted(alert, np.arange(count))
     stays = np.arange(len(alert)) - before[alert] < ORIGINS_MAX
     dropped = len(alert) - int(np.count_nonzero(stays))
-    parts = pc.split_pattern(records.flatten().filter(pa.array(stays)), _PART).flatten()
+    parts = pc.split_pattern(records.flatten().filter(pa.array(stays)), _PART_MARK).flatten()
     event, alert = event[stays], alert[stays]
-    variables, ids, times = (parts.take(pa.array(np.arange(first, len(parts), 3))) for first in range(3))
+    variables, ids, times = (parts.take(pa.array(np.arange(part, len(parts), 3))) for part in range(3))
     for mark, escaped in reversed(_ESCAPED):
         ids = pc.replace_substring(ids, escaped, mark)
     columns: Sequence[pa.Array] = [
         pa.array((event - offsets[alert]).astype(np.int32)),
-        pc.add(pc.count_substring(variables, _LEVEL).cast(pa.int32()), pa.scalar(1, pa.int32())),
+        pc.add(pc.count_substring(variables, _LEVEL_MARK).cast(pa.int32()), pa.scalar(1, pa.int32())),  # level
         variables.cast(pa.string()),
         ids.cast(pa.string()),
         times.cast(pa.int64()).cast(_TIMESTAMP),
@@ -116,11 +122,11 @@ def origin_lists(offsets: Int32, names: pa.Array, inner: pa.Array) -> tuple[pa.A
     return pa.ListArray.from_arrays(pa.array(ends), values, mask=pa.array(ends[1:] == ends[:-1])), dropped
 
 
-def _through(names: pa.Array, inner: pa.Array) -> pa.Array:
+def _with_variable_before(names: pa.Array, inner_origins: pa.Array) -> pa.Array:
     """Put the variable of a derived event before the variables of its origins; null stays null."""
-    texts = inner
+    texts = inner_origins
     for name in pc.unique(names).to_pylist():
-        longer = pc.replace_substring(inner, _RECORD, f"{_RECORD}{name}{_LEVEL}")
+        longer = pc.replace_substring(inner_origins, _RECORD_MARK, f"{_RECORD_MARK}{name}{_LEVEL_MARK}")
         texts = pc.if_else(pc.equal(names, name), longer, texts)
     return texts
 
@@ -185,7 +191,7 @@ def alerting(program: Program, matches: Matches) -> list[Alerting]:
     for number in matches.rules:
         rule = program.rules[number]
         if rule.deployed.pattern.produces is None:
-            parts.append(Alerting(rule, of_rule(matches, number)))
+            parts.append(Alerting(rule, completed_rows(matches, number)))
         if rule.timeout_measures:
             parts.append(Alerting(rule, np.flatnonzero((matches.rule == number) & matches.timed_out), _TIMEOUT))
     return [part for part in parts if len(part.rows)]
@@ -219,7 +225,7 @@ def sorted_together(tables: Sequence[pa.Table]) -> pa.Table:
     return whole if follow else sort_alerts(whole)
 
 
-def of_rule(matches: Matches, number: int) -> Int64:
+def completed_rows(matches: Matches, number: int) -> Int64:
     """Return the rows of the completed matches of the rule."""
     return np.flatnonzero((matches.rule == number) & matches.completed)
 
@@ -232,18 +238,18 @@ def _retained_windows(deployed: DeployedRule, from_ms: Sequence[int]) -> list[Re
 def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
     """Return int64[M]: the time from which the past of each match of a part is complete, TIME_MS_MIN if all of it is.
 
-    The past consists of the histories of the match, its derived events, and absent events. `times` are the times of the
-    first events and of the detection.
+    The past are its histories (aggregates over past events), its derived events (made by other rules), and absent
+    events. `times` are the times of the first events and of the detection.
     """
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
-    from_ms: Int64 = matches.made_ms[part.rows]
-    if deployed.gaps:
+    from_ms: Int64 = matches.derived_from_ms[part.rows]
+    if deployed.gaps:  # a producer may have missed derived events that the rule reads
         from_ms = np.maximum(from_ms, gaps_from_ms(deployed.gaps, first_ms, detected_ms, since_ms))
-    if deployed.unfolded_ms:  # some events were folded before the rule was deployed, for other rules
+    if deployed.unfolded_ms:  # before the rule was deployed, events were folded (merged into sums) for other rules
         is_folded = matches.history_flags[part.rows] & FLAG_FOLDED != 0
-        busy_ms = retained_from_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
-        from_ms[is_folded] = np.maximum(from_ms, busy_ms)[is_folded]
-    retained = _retained_windows(deployed, deployed.complete_ms[1:])
+        unfolded_from_ms = retained_from_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
+        from_ms[is_folded] = np.maximum(from_ms, unfolded_from_ms)[is_folded]
+    retained = _retained_windows(deployed, deployed.complete_ms[1:])  # the first time is the key domain's
     return history_from_ms(part.rule.windows, first_ms, since_ms, retained, from_ms)
 
 
@@ -257,15 +263,15 @@ class Alerting:
     """The matches, or the time-outs, of one rule that become alerts."""
 
     rule: RuleProgram
-    rows: Int64
+    rows: Int64  # their rows in Matches
     kind: str = _MATCH
 
     def texts(self, matches: Matches, rows: Int64, key: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return the messages of some of them, given their keys, and their measures as JSON."""
+        """Return the messages of the matches at `rows`, which have these keys, and their measures (values) as JSON."""
         rule, template = self.rule, self.rule.deployed.message
         numbered = enumerate(rule.measures)
-        if self.kind == _TIMEOUT:
-            numbered = enumerate(rule.timeout_measures, len(rule.measures))
+        if self.kind == _TIMEOUT:  # the measures of time-outs follow the ones of matches
+            numbered = enumerate(rule.timeout_measures, start=len(rule.measures))
         measures = {name: (measure_values(matches, rows, number, type_), type_) for number, (name, type_) in numbered}
         values = {n: _plain(v, t) for n, (v, t) in measures.items()} if "{" in template else {}
         return _message(template, values | {"key": key}, len(key)), _measures_json(measures, len(key))
@@ -273,18 +279,15 @@ class Alerting:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """The texts and columns that all alerts of a part have in common: a part is one rule and kind, P parts in all.
+    """The texts and columns that all alerts of a part have in common: a part is one rule and kind, P parts in all."""
 
-    `columns` has P rows; `heads` are the texts at the start of the ids' digests; the variables of part p are the texts
-    from first_variable[p] on, int64[P].
-    """
-
-    columns: pa.RecordBatch
-    heads: Texts
-    variables: Texts
+    columns: pa.RecordBatch  # a row for each part
+    digest_heads: Texts  # the beginning of the text whose digest is the alert's id: kind, rule and version
+    variables: Texts  # names; the ones of part p begin at first_variable[p]
     first_variable: Int64
 
-    def of(self, part_of: Int64) -> dict[str, pa.Array]:
+    def columns_of(self, part_of: Int64) -> dict[str, pa.Array]:
+        """Return the columns for alerts of these parts, without a copy if each part has one alert."""
         count = self.columns.num_rows
         is_each = len(part_of) == count and (part_of == np.arange(count)).all()
         chosen = self.columns if is_each else self.columns.take(pa.array(part_of))
@@ -292,19 +295,20 @@ class _Common:
 
 
 @lru_cache(maxsize=_RULES_CACHED)
-def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
+def _common_of(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
+    """Collect the values that all alerts of a rule and kind have in common."""
     rules = [rule.deployed for rule, _ in parts]
     columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
     columns["kind"] = [kind for _, kind in parts]
     columns["description"] = [" ".join(rule.pattern.doc.split()) for rule in rules]
     arrays = [pa.array(values, ALERT_SCHEMA.field(name).type) for name, values in columns.items()]
-    heads = [
+    digest_heads = [
         f"{'' if kind == _MATCH else f'{kind} '}{rule.rule_id} {rule.version} "
         for rule, (_, kind) in zip(rules, parts, strict=True)
     ]
     return _Common(
         pa.RecordBatch.from_arrays(arrays, list(columns)),
-        text_buffers(pa.array(heads, TEXT)),
+        text_buffers(pa.array(digest_heads, TEXT)),
         text_buffers(pa.array([name for rule, _ in parts for name in rule.variables], TEXT)),
         np.cumsum([0, *(len(rule.variables) for rule, _ in parts)]),
     )
@@ -314,7 +318,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
     """Return the alerts of all parts, sorted; without counters one part after the other, and without origins."""
     if not parts:
         return NO_ALERTS
-    common = _common(tuple([(part.rule, part.kind) for part in parts]))
+    common = _common_of(tuple([(part.rule, part.kind) for part in parts]))
     rows = np.concatenate([part.rows for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
     bounds = [0, *accumulate(len(part.rows) for part in parts)]
@@ -329,7 +333,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
             for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
         ]
     )
-    digests = _digests(common.heads, part_of, matches, rows)
+    digests = _digests(common.digest_heads, part_of, matches, rows)
     if counters is not None and len(rows) > 1:
         order = _order(detected_ms, digests)
         rows, part_of, digests = rows[order], part_of[order], digests[order]
@@ -342,12 +346,12 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
     bound = [names, _chosen(text_buffers(matches.event_id), events), _stamps(matches.event_time_ms[events])]
     bound_events = pa.StructArray.from_arrays(bound, type=_BOUND_EVENT)
     origins = pa.nulls(len(rows), ORIGINS)
-    if matches.made_of is not None and counters is not None:
-        origins, dropped = origin_lists(offsets, names, matches.made_of.take(pa.array(events)))
+    if matches.origins is not None and counters is not None:
+        origins, dropped = list_origins(offsets, names, matches.origins.take(pa.array(events)))
         if dropped:
             counters["origins_dropped"] += dropped
     flags = matches.history_flags[rows]
-    columns = common.of(part_of) | {
+    columns = common.columns_of(part_of) | {
         "alert_id": _hex(digests),
         "key": key,
         "message": messages,
@@ -369,6 +373,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
 def _texts(
     parts: Sequence[Alerting], part_of: Int64, matches: Matches, rows: Int64, key: pa.Array
 ) -> tuple[pa.Array, pa.Array]:
+    """Return the messages of the matches at `rows`, and their measures as JSON; a part is one rule and kind."""
     if len(parts) == 1:
         return parts[0].texts(matches, rows, key)
     by_part = np.argsort(part_of, kind="stable")
@@ -377,9 +382,9 @@ def _texts(
         part.texts(matches, rows[positions], key.take(pa.array(positions)))
         for part, positions in zip(parts, rows_of_part, strict=True)
     ]
-    place = pa.array(np.argsort(by_part))
+    in_former_order = pa.array(np.argsort(by_part))
     messages, measures = zip(*texts, strict=True)
-    return pa.concat_arrays(messages).take(place), pa.concat_arrays(measures).take(place)
+    return pa.concat_arrays(messages).take(in_former_order), pa.concat_arrays(measures).take(in_former_order)
 
 
 def _chosen(texts: Texts, rows: Int64 | Int32) -> pa.Array:
@@ -394,13 +399,13 @@ def _stamps(time_ms: Int64, is_present: NDArray[np.bool_] | None = None) -> pa.A
     return pa.Array.from_buffers(_TIMESTAMP, len(time_ms), [valid, pa.py_buffer(time_ms)])
 
 
-def _digests(heads: Texts, head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
+def _digests(digest_heads: Texts, head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
     """Compute the SHA-256 digest of each match, uint8[M, 32]: of the head of its part, its key and its events' ids.
 
     Each key and id follows its length, so that no two different lists have the same bytes.
     """
     texts, ends = digest_texts(
-        heads, head_of, text_buffers(matches.keys), matches.key[rows], text_buffers(matches.event_id),
+        digest_heads, head_of, text_buffers(matches.keys), matches.key[rows], text_buffers(matches.event_id),
         matches.offsets, rows,
     )  # fmt: skip
     digest, whole, start = hashlib.sha256, texts.data, 0

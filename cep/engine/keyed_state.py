@@ -61,14 +61,11 @@ class RetainedEvents:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The numbering of rules and NFA states in a KeyedState: identity, first NFA state and number of states by rule.
+    """The numbering of rules and NFA states in a KeyedState, by which its runs find their rules in another program."""
 
-    `is_earlier`: version 0.2.0 stored it, with other registers for averages and standard deviations.
-    """
-
-    fingerprint: str
-    rules: tuple[tuple[RuleIdentity, int, int], ...]
-    is_earlier: bool = False
+    fingerprint: str  # of the rules and the schema: equal layouts need no renumbering
+    rules: tuple[tuple[RuleIdentity, int, int], ...]  # identity, first NFA state and number of states
+    is_earlier: bool = False  # version 0.2.0 stored it, with other registers for averages and standard deviations
 
     @staticmethod
     def of(program: Program) -> Layout:
@@ -99,7 +96,7 @@ class KeyedState:
         return len(self.runs) > 0 or bool(self.histories)
 
     @property
-    def notes(self) -> NDArray[np.bool_]:
+    def is_note(self) -> NDArray[np.bool_]:
         """bool[n]: rows that are notes of the shared events that their rule has processed (match/plain.py)."""
         rules = self.layout.rules
         first = np.array([-1 if shares(identity) else number for identity, number, _ in rules] + [-1], np.int64)
@@ -111,7 +108,7 @@ class KeyedState:
         """bool[n]: the rows that are runs or shared starts, not notes or later shared events."""
         lengths = np.array([prefix_length(identity) for identity, _, _ in self.layout.rules] + [0], np.int64)
         follows = (lengths[self.run_rule] > 1) & (self.runs[:, y.RUN_ORDINAL] & 1 == 0)
-        is_run: NDArray[np.bool_] = ~self.notes & ~follows
+        is_run: NDArray[np.bool_] = ~self.is_note & ~follows
         return is_run
 
     @property
@@ -123,19 +120,14 @@ class KeyedState:
 def empty_state(program: Program) -> KeyedState:
     """Return a keyed state without runs."""
     columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns if c.retained}
-    return KeyedState(
-        Layout.of(program),
-        NO_TEXTS,
-        np.empty((0, program.width), np.int64),
-        np.empty(0, np.int32),
-        np.empty(0, np.int32),
-        np.empty((0, y.NODE_WIDTH), np.int64),
-        RetainedEvents(np.empty(0, np.int32), NO_TEXTS, np.empty(0, np.int64), np.empty(0, np.int64), columns),
-    )
+    no_codes, no_numbers = np.empty(0, np.int32), np.empty(0, np.int64)
+    no_runs, no_nodes = np.empty((0, program.width), np.int64), np.empty((0, y.NODE_WIDTH), np.int64)
+    no_events = RetainedEvents(no_codes, NO_TEXTS, no_numbers, no_numbers, columns)
+    return KeyedState(Layout.of(program), NO_TEXTS, no_runs, no_codes, no_codes, no_nodes, no_events)
 
 
 def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> KeyedState:
-    """Join one or more states of disjoint keys that belong to the same program. Their pages are dropped."""
+    """Join states of disjoint keys that belong to the same program. Registers with row_registers 1 hold event rows."""
     if len(states) == 1:
         return states[0]
     runs, nodes = np.concatenate([s.runs for s in states]), np.concatenate([s.nodes for s in states])
@@ -162,7 +154,7 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
             np.concatenate([e.time_ms for e in events]),
             {name: pa.concat_arrays([e.columns[name] for e in events]) for name in events[0].columns},
         ),
-        concat_histories([(-1, s.histories) for s in states]),
+        concat_histories([(-1, s.histories) for s in states]),  # -1: of no stored page any more
     )
 
 
@@ -183,6 +175,7 @@ def partition_keys(
 ) -> list[KeyedState]:
     """Divide a keyed state by keys, whose order in a part is unchanged: part int64[K] in [0, parts_count).
 
+    Registers of runs with row_registers[rule, register] 1 hold rows of events, which get new numbers.
     Cost: O(state), and about 20 µs for each part. The parts share no memory with the state.
     """
     order, _ = order_of(keyed_state, part, parts_count)
@@ -202,16 +195,17 @@ def divide(
     """
     run_part, past = part_of(keyed_state.keys), keyed_state.histories
     parts = np.union1d(run_part, part_of(keys_with_past(past)))
-    shares = partition_keys(keyed_state, np.searchsorted(parts, run_part), len(parts), row_registers)
+    states = partition_keys(keyed_state, np.searchsorted(parts, run_part), len(parts), row_registers)
+    # Segments (blocks of past events) of the store become memory of the state, and then of each part alone.
     pasts = partition_histories(replace(past, segments=detach_segments(past.segments)), parts.tolist(), part_of)
     return [
-        (part, replace(share, histories=replace(past_of_part, segments=detach_segments(past_of_part.segments))))
-        for part, share, past_of_part in zip(parts.tolist(), shares, pasts, strict=True)
+        (part, replace(state, histories=replace(past_of_part, segments=detach_segments(past_of_part.segments))))
+        for part, state, past_of_part in zip(parts.tolist(), states, pasts, strict=True)
     ]
 
 
 def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
-    """Sort the rows of a state by part, and make pointers relative to each part."""
+    """Sort the rows of a state by part (a set of keys), and make references relative to the first row of a part."""
     run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
     nodes = keyed_state.nodes[order.nodes]
@@ -259,7 +253,7 @@ NO_WEIGHTS = np.empty(0, np.int64)  # each event counts once
 def table_weights(
     program: Program, texts: pa.Array, columns: Int64, nulls: UInt8, ids: tuple[pa.Array, ...], order: Int64
 ) -> Int64:
-    """Return how many more times than once each event counts, because of long texts; empty if none does.
+    """Return how many more times than once each event counts in the limit of a key, for long texts; empty if none does.
 
     Shapes: columns and nulls [C, N] have numbers of `texts`; row n has the id order[n] of all ids.
     """
@@ -267,7 +261,7 @@ def table_weights(
     longest = max(longest_text(text_offsets(part)) for part in ids)
     if numbers:
         longest += len(numbers) * longest_text(text_offsets(texts))
-    if longest < NODE_TEXT_BYTES:  # no row can have more
+    if longest < NODE_TEXT_BYTES:  # no row can have texts that count
         return NO_WEIGHTS
     lengths = _lengths(texts)
     sizes = np.concatenate([_lengths(part) for part in ids])[order]

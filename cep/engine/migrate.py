@@ -40,40 +40,48 @@ from cep.nfa.rule_tables import ROW_KINDS, RegisterKey
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
-    """The events of a shared prefix with `length` conditions, by key and row: runs int64[S, W], keys int32[S]."""
+class DeferredRows:
+    """The stored events of a prefix with `length` conditions, by key and row: runs int64[S, W], keys int32[S]."""
 
     length: int
     runs: Int64
     keys: Int32
 
 
-def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutOff) -> KeyedState:
-    """Advance a rule's runs over the shared events after the last one that it has processed.
+def process_deferred(keyed_state: KeyedState, program: Program, rule: int, deferred: DeferredRows) -> KeyedState:
+    """Advance a rule's runs over events that it has not processed yet, because it shared them with other rules.
 
-    The state belongs to the program, with its retained events sorted by key; its runs are returned unsorted.
+    The rule leaves a prefix (common first conditions), whose events are stored once. A note is a row for the last of
+    them that a rule has processed. The state has its retained events sorted by key; its runs are returned unsorted.
     """
     of_rule = keyed_state.run_rule == rule
     last_taken = np.full(len(keyed_state.keys), -1, np.int64)
     last_rows = keyed_state.nodes[keyed_state.runs[of_rule, y.RUN_NODE], y.NODE_ROW]
     np.maximum.at(last_taken, keyed_state.run_key[of_rule], last_rows)
-    events = put_off.runs[put_off.runs[:, y.RUN_START_ROW] > last_taken[put_off.keys]]
+    events = deferred.runs[deferred.runs[:, y.RUN_START_ROW] > last_taken[deferred.keys]]
     event_rows = events[:, y.RUN_START_ROW]
-    open_runs = np.flatnonzero(of_rule & ~keyed_state.notes)
+    open_runs = np.flatnonzero(of_rule & ~keyed_state.is_note)
     open_runs = open_runs[np.argsort(keyed_state.run_key[open_runs], kind="stable")]
     columns, nulls = _retained_columns(keyed_state, program)
-    bitmaps = _bitmaps(keyed_state, program, rule, put_off.length, events)
+    bitmaps = _bitmaps(keyed_state, program, rule, deferred.length, events)
     outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(event_rows))
     runs, run_key = read_only(keyed_state.runs[open_runs]), read_only(keyed_state.run_key[open_runs])
-    open_runs_alone = AllRuns(runs, run_key, np.array([0, len(runs)]))
-    alone = _alone(program, rule, put_off.length)
+    open_runs_of_rule = AllRuns(runs, run_key, np.array([0, len(runs)]))
+    program_of_rule = _program_of_rule(program, rule, deferred.length)
     table = Events(columns, nulls, bitmaps, 0, retained_weights(program, keyed_state.events))
-    none_shared = NO_STARTS._replace(bounds=np.zeros(len(program.shared) + 1, np.int64))
+    nothing_shared = NO_STARTS._replace(bounds=np.zeros(len(program.shared) + 1, np.int64))
     while True:
         full = advance_plain_rules(
-            alone, table, open_runs_alone, none_shared, -y.FOREVER, outputs.work, outputs.scratch, outputs.runs
+            program_of_rule,
+            table,
+            open_runs_of_rule,
+            nothing_shared,
+            -y.FOREVER,
+            outputs.work,
+            outputs.scratch,
+            outputs.runs,
         )
-        if full == y.NOT_FULL:
+        if full == y.NOT_FULL:  # no array is full: done
             break
         outputs.enlarge(full)
     output = outputs.runs
@@ -87,8 +95,8 @@ def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutO
     )
 
 
-def _alone(program: Program, rule: int, length: int) -> Tables:
-    """Return a program of the rule alone, which reacts to the conditions of its prefix."""
+def _program_of_rule(program: Program, rule: int, length: int) -> Tables:
+    """Return a program of the rule program_of_rule, which reacts to the conditions of its prefix."""
     return program.tables._replace(
         rules=program.rules[rule].row[np.newaxis],
         relevance_first=np.array([0, length], np.int32),
@@ -120,39 +128,39 @@ def _retained_columns(keyed_state: KeyedState, program: Program) -> tuple[Int64,
 
 
 _HALF_BITS = 32
-_LEVEL = 2.0**-48  # possible error of rounded sums: below it, all values are equal
+_ROUNDING_SHARE = 2.0**-48  # possible error of rounded sums: below it, all values are equal
 _PROGRAMS_CACHED = 16
 _CHANGES: OrderedDict[tuple[str, str], dict[int, Registers]] = OrderedDict()
 
 
 def with_current_registers(keyed_state: KeyedState, program: Program) -> KeyedState:
-    """Translate the registers of runs that version 0.2.0 stored to the registers of this build."""
-    changes = _changes(keyed_state.layout, program)
+    """Translate the registers (counts, sums, … of bound events) of runs that version 0.2.0 stored to this build's."""
+    changes = _changed_rules(keyed_state.layout, program)
     counts = [len(registers.current) for registers in changes.values()]
     stored = keyed_state.runs
     runs = np.zeros((len(stored), max(stored.shape[1], y.RUN_HEADER + max(counts, default=0))), np.int64)
     runs[:, : stored.shape[1]] = stored
-    for slot, registers in changes.items():
-        of_rule = np.flatnonzero(keyed_state.run_rule == slot)
+    for rule, registers in changes.items():
+        of_rule = np.flatnonzero(keyed_state.run_rule == rule)
         earlier = {key: stored[of_rule, y.RUN_HEADER + index] for index, key in enumerate(registers.earlier)}
         runs[of_rule, y.RUN_HEADER :] = 0
         for index, key in enumerate(registers.current):
-            runs[of_rule, y.RUN_HEADER + index] = _translated(key, earlier)
+            runs[of_rule, y.RUN_HEADER + index] = _current_register(key, earlier)
     return replace(keyed_state, runs=runs, layout=replace(keyed_state.layout, is_earlier=False))
 
 
 def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Program) -> np.ndarray:
     """Mark the registers of 0.2.0 that hold rows: uint8[rules, registers], the rules as in the layout."""
     marked = row_registers.copy()
-    for slot, registers in _changes(layout, program).items():
+    for slot, registers in _changed_rules(layout, program).items():
         kinds = [kind in ROW_KINDS for kind, _, _ in registers.earlier]
         marked[slot] = 0
         marked[slot, : len(kinds)] = kinds
     return marked
 
 
-def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
-    """Return the registers of both builds by the number of the rule in the layout, computed once for all pages."""
+def _changed_rules(layout: Layout, program: Program) -> dict[int, Registers]:
+    """Return the registers of both builds by number of a rule in the layout, cached for all parts of a stored state."""
     programs = layout.fingerprint, program.fingerprint
     if programs in _CHANGES:
         return _CHANGES[programs]
@@ -169,7 +177,12 @@ def _changes(layout: Layout, program: Program) -> dict[int, Registers]:
     return changes
 
 
-def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
+def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
+    """Compute a register of this build from the registers of version 0.2.0, which kept sums and sums of squares.
+
+    This build keeps the halves of an integer sum (high, low), the rounding error of a float sum (rest), and for
+    deviations a value (base, here the mean) and the sums of the distances from it (offset, offset squared).
+    """
     kind, variable, argument = key
     if key in earlier:
         return earlier[key]
@@ -194,14 +207,15 @@ def _translated(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
             slots = center.astype(np.int64)
         if kind == "base":
             return slots
-        center = center.astype(np.float64).astype(np.longdouble)
-        distance = total * unit - counts * center
+        center = center.astype(np.float64).astype(np.longdouble)  # the base has the digits of a float64
+        offsets = total * unit - counts * center
         if kind == "offset":
-            return _slots(distance)
-        least = distance * distance / np.maximum(counts, 1)
+            return _slots(offsets)
+        least = offsets * offsets / np.maximum(counts, 1)  # of equal values: their deviation is 0
         squares: np.ndarray = sum_of_squares * unit * unit
-        number = squares - center * (2 * total * unit - counts * center)
-        return _slots(np.where(number - least > squares * _LEVEL, number, least))
+        offsets_squared = squares - center * (2 * total * unit - counts * center)
+        # A difference of large sums that is this small is only their rounding error.
+        return _slots(np.where(offsets_squared - least > squares * _ROUNDING_SHARE, offsets_squared, least))
 
 
 def _slots(numbers: np.ndarray) -> Int64:
@@ -212,14 +226,14 @@ def _slots(numbers: np.ndarray) -> Int64:
 class _Moves:
     """The new numbers of rules and of NFA states: -1 and 0 for removed ones.
 
-    `parted` are (previous number of a shared prefix, number of a rule that no longer shares it). `joined` are (number
+    `leaving` are (previous number of a shared prefix, number of a rule that no longer shares it). `joining` are (number
     of a continued shared prefix, number of a rule with runs of its own that shares it now).
     """
 
     slots: Int32
     nfa_states: Int64
-    parted: tuple[tuple[int, int], ...]
-    joined: tuple[tuple[int, int], ...]
+    leaving: tuple[tuple[int, int], ...]
+    joining: tuple[tuple[int, int], ...]
 
 
 _MOVES_CACHED = 16
@@ -238,7 +252,7 @@ def _moves(before: Layout, program: Program) -> _Moves:
         for rule in shares(identity)
     }
     moved_to: list[tuple[int, int]] = []
-    parted: list[tuple[int, int]] = []
+    leaving: list[tuple[int, int]] = []
     shared: set[tuple[int, int]] = set()
     for number, (identity, _, _) in enumerate(before.rules):
         sharing = shares(identity)
@@ -251,10 +265,10 @@ def _moves(before: Layout, program: Program) -> _Moves:
         staying = {rule: start_of.get((rule, length), -1) for rule in numbers}
         goes_on = max(staying.values(), default=-1)  # a rule has one prefix of each length, so there is no other
         moved_to.append((goes_on, program.places[goes_on][1]) if goes_on >= 0 else (-1, 0))
-        parted += [(number, rule) for rule, start in staying.items() if start < 0]
+        leaving += [(number, rule) for rule, start in staying.items() if start < 0]
         shared |= {(goes_on, rule) for rule, start in staying.items() if start >= 0}
     old, going_on = {slot for slot, _ in moved_to}, {start for start, _ in shared}
-    joined = [(start, rule) for (rule, _), start in start_of.items() if start in going_on and rule in old]
+    joining = [(start, rule) for (rule, _), start in start_of.items() if start in going_on and rule in old]
     counts = np.array([count for _, _, count in before.rules], np.int64)
     firsts = np.array([first for _, first in moved_to], np.int64)
     slots = np.array([*(slot for slot, _ in moved_to), -1], np.int32)
@@ -262,8 +276,8 @@ def _moves(before: Layout, program: Program) -> _Moves:
     moves = _Moves(
         slots,
         np.where(np.repeat(slots[:-1] >= 0, counts), moved, 0),
-        tuple(parted),
-        tuple(one for one in joined if one not in shared),
+        tuple(leaving),
+        tuple(one for one in joining if one not in shared),
     )
     _MOVES[fingerprints] = before, moves
     while len(_MOVES) > _MOVES_CACHED:
@@ -274,6 +288,8 @@ def _moves(before: Layout, program: Program) -> _Moves:
 def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     """Convert a keyed state to another program. Return it, and the number of runs whose rule no longer exists.
 
+    Rules with common first conditions (a prefix) store their events once. A rule that leaves them processes the stored
+    events now; a rule that joins them gets a note that it has processed these events on its own.
     Columns that the program newly retains are null in earlier events: no run of an older rule reads them.
     """
     if keyed_state.layout.is_earlier:
@@ -281,31 +297,31 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
     elif keyed_state.layout.fingerprint == program.fingerprint:
         return keyed_state, 0
     moves = _moves(keyed_state.layout, program)
-    migrated = _renumbered(keyed_state, program, moves)  # step 1
-    if moves.parted:  # step 2
+    migrated = _renumbered(keyed_state, program, moves)
+    if moves.leaving:
         migrated, new_row = _ordered_by_key(migrated, program)
-        for start, rule in moves.parted:
-            migrated = catch_up(migrated, program, rule, _put_off(keyed_state, start, new_row))
-    for start, rule in moves.joined:  # step 3
-        migrated = _noted(migrated, program, start, rule)
-    order = np.lexsort((np.arange(len(migrated)), ~migrated.notes, migrated.run_key, migrated.run_rule))  # step 4
+        for start, rule in moves.leaving:
+            migrated = process_deferred(migrated, program, rule, _deferred_rows(keyed_state, start, new_row))
+    for start, rule in moves.joining:
+        migrated = _add_notes(migrated, program, start, rule)
+    order = np.lexsort((np.arange(len(migrated)), ~migrated.is_note, migrated.run_key, migrated.run_rule))
     runs, run_rule, run_key = migrated.runs[order], migrated.run_rule[order], migrated.run_key[order]
     is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
-    is_lost &= ~np.isin(keyed_state.run_rule, [start for start, _ in moves.parted])
+    is_lost &= ~np.isin(keyed_state.run_rule, [start for start, _ in moves.leaving])
     return replace(migrated, runs=runs, run_rule=run_rule, run_key=run_key), int(is_lost.sum())
 
 
 def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> KeyedState:
     """Renumber the runs of rules that the program has, and drop the runs of other rules."""
     run_rule = moves.slots[keyed_state.run_rule]
-    goes_on = run_rule >= 0
-    runs = np.zeros((int(goes_on.sum()), program.width), np.int64)
+    stays = run_rule >= 0
+    runs = np.zeros((int(stays.sum()), program.width), np.int64)
     shared = min(program.width, keyed_state.runs.shape[1])
-    runs[:, :shared] = keyed_state.runs[goes_on, :shared]
+    runs[:, :shared] = keyed_state.runs[stays, :shared]
     runs[:, y.RUN_STATE] = moves.nfa_states[runs[:, y.RUN_STATE]]
     nodes = keyed_state.nodes.copy()
-    single = nodes[:, y.NODE_ROW] >= 0
-    nodes[single, y.NODE_STATE] = moves.nfa_states[nodes[single, y.NODE_STATE]]
+    has_event = nodes[:, y.NODE_ROW] >= 0  # the others join two nodes, without an NFA state
+    nodes[has_event, y.NODE_STATE] = moves.nfa_states[nodes[has_event, y.NODE_STATE]]
     columns = {
         c.name: keyed_state.events.columns.get(c.name, pa.nulls(len(keyed_state.events), arrow_type(c.type)))
         for c in program.columns
@@ -315,8 +331,8 @@ def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> Key
         keyed_state,
         layout=Layout.of(program),
         runs=runs,
-        run_rule=run_rule[goes_on],
-        run_key=keyed_state.run_key[goes_on],
+        run_rule=run_rule[stays],
+        run_key=keyed_state.run_key[stays],
         nodes=nodes,
         events=replace(keyed_state.events, columns=columns),
     )
@@ -333,19 +349,22 @@ def _ordered_by_key(keyed_state: KeyedState, program: Program) -> tuple[KeyedSta
     return replace(keyed_state, runs=runs, nodes=nodes, events=ordered), new_row
 
 
-def _put_off(keyed_state: KeyedState, start: int, new_row: Int64) -> PutOff:
+def _deferred_rows(keyed_state: KeyedState, start: int, new_row: Int64) -> DeferredRows:
     """Return the events of a shared prefix, given its previous number, with their new rows."""
     is_start = keyed_state.run_rule == start
     length = prefix_length(keyed_state.layout.rules[start][0])
     runs = keyed_state.runs[is_start]
     runs[:, y.RUN_START_ROW] = new_row[runs[:, y.RUN_START_ROW]]
-    return PutOff(length, runs, keyed_state.run_key[is_start])
+    return DeferredRows(length, runs, keyed_state.run_key[is_start])
 
 
-def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:
-    """Add a note that a rule with runs has processed all shared events so far."""
-    is_start = np.flatnonzero(keyed_state.run_rule == start)
-    last = is_start[np.flatnonzero(np.diff(keyed_state.run_key[is_start], append=-1))]  # they are sorted by key and row
+def _add_notes(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:
+    """Note for each key that a rule with runs has processed all events of the prefix number `start`, which it joins.
+
+    A note is a row like a run in the rule's first state, at the last of these events: the rule processes later ones.
+    """
+    of_start = np.flatnonzero(keyed_state.run_rule == start)
+    last = of_start[np.flatnonzero(np.diff(keyed_state.run_key[of_start], append=-1))]  # sorted by key and row
     rows, joining = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
     notes = np.repeat(program.start_runs[rule : rule + 1], len(last), axis=0)
     notes[:, y.RUN_START_ROW], notes[:, y.RUN_NODE] = rows, len(keyed_state.nodes) + np.arange(len(last))

@@ -27,38 +27,38 @@ class Outputs:
     """Growing output arrays, shared by the rules of one call."""
 
     def __init__(
-        self, program: Program, before: Int64, nodes_before: Int64, events_count: int, keys_count: int = 0
+        self, program: Program, present_runs: Int64, nodes_before: Int64, events_count: int, keys_count: int = 0
     ) -> None:
-        """Shapes: before int64[n, W] are the present runs and nodes_before int64[m, NODE_WIDTH] the present nodes."""
+        """Shapes: present_runs int64[n, width] are the open runs, nodes_before int64[m, NODE_WIDTH] are their nodes."""
         width = program.width
         room = min(max(_ROOM_MIN, _ROWS_PER_EVENT * events_count), _ROOM_MAX)
         nodes = np.empty((len(nodes_before) + room, y.NODE_WIDTH), np.int64)
         nodes[: len(nodes_before)] = nodes_before
         self.work = Work(
-            np.empty((_WORK_ROWS, width), np.int64),
-            nodes,
-            np.empty((_ROOM_MIN, y.MATCH_HEADER + program.measures_max), np.int64),
-            np.zeros(2 * program.machine_size, np.int64),
-            np.zeros(y.COUNTERS, np.int64),
-            table_key(),
+            runs=np.empty((_WORK_ROWS, width), np.int64),
+            nodes=nodes,
+            matches=np.empty((_ROOM_MIN, y.MATCH_HEADER + program.measures_max), np.int64),
+            registers=np.zeros(2 * program.machine_size, np.int64),
+            counters=np.zeros(y.COUNTERS, np.int64),
+            table_key=table_key(),
         )
         self.scratch = RuleScratch(
-            np.empty(events_count, np.int32),
-            np.empty(keys_count, np.int32),
-            np.empty(_WORK_ROWS, np.int64),
-            np.empty((_WORK_ROWS, 3), np.int64),
-            np.empty(y.COUNTERS, np.int64),
-            np.empty(0, np.int64),
+            queue=np.empty(events_count, np.int32),
+            stream_count=np.empty(keys_count, np.int32),
+            picked=np.empty(_WORK_ROWS, np.int64),
+            stack=np.empty((_WORK_ROWS, 3), np.int64),
+            counters_before=np.empty(y.COUNTERS, np.int64),
+            marks=np.empty(0, np.int64),  # a flag of each node, for keys with many nodes only
         )
-        runs_max = len(before) + room
+        runs_max = len(present_runs) + room
         cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
         cursor[y.CURSOR_NODES] = cursor[y.CURSOR_OLD_NODES] = len(nodes_before)
         self.runs = RunOutput(
-            np.empty((runs_max, width), np.int64),
-            np.empty(runs_max, np.int32),
-            np.empty(runs_max, np.int32),
-            np.zeros((y.COUNTERS, len(program.rules)), np.int64),
-            cursor,
+            runs=np.empty((runs_max, width), np.int64),
+            keys=np.empty(runs_max, np.int32),
+            rules=np.empty(runs_max, np.int32),
+            counters=np.zeros((y.COUNTERS, len(program.rules)), np.int64),
+            cursor=cursor,
         )
 
     @property
@@ -67,7 +67,7 @@ class Outputs:
         return self.work.matches[: self.runs.cursor[y.CURSOR_MATCHES]]
 
     def enlarge(self, full: int) -> None:
-        """Double the array that is full."""
+        """Double the array that is full (`full` is a FULL_ code), so that the matcher can go on where it stopped."""
         work, runs, cursor = self.work, self.runs, self.runs.cursor
         if full == y.FULL_WORK:
             rows_count = 2 * len(work.runs)
@@ -77,7 +77,7 @@ class Outputs:
             self.work = work._replace(nodes=_doubled(work.nodes, cursor[y.CURSOR_NODES]))
         elif full == y.FULL_STACK:
             self.scratch = self.scratch._replace(stack=np.empty((2 * len(self.scratch.stack), 3), np.int64))
-        elif full == y.FULL_MARKS:
+        elif full == y.FULL_MARKS:  # flags of the nodes, which have become more
             self.scratch = self.scratch._replace(marks=np.zeros(len(work.nodes), np.int64))
         elif full == y.FULL_MATCHES:
             self.work = work._replace(matches=_doubled(work.matches, cursor[y.CURSOR_MATCHES]))
@@ -130,9 +130,10 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
         return
     counters["arithmetic_overflows"] += total
     of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
-    if overflows.instructions.any():
-        dense, of_derived = program.vector.sums_by_result(overflows.instructions)
-        of_predicates[program.predicates.dense] += np.array(dense, np.int64)
+    if overflows.instructions.any():  # in the code of conditions and of derived columns (expressions of one event)
+        of_evaluated, of_derived = program.vector.sums_by_result(overflows.instructions)
+        of_predicates[program.predicates.dense] += np.array(of_evaluated, np.int64)
+    # In the rest of conditions that an index finds by one of their comparisons.
     np.add.at(of_predicates, program.predicates.entries[:, y.INDEX_PREDICATE], overflows.entries)
     counts = of_runs.copy()
     for number, rule in enumerate(program.rules):

@@ -22,7 +22,7 @@ from cep.columnar.batch import TEXT, arrow_type, data_columns, no_order
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.order import order_behind
 from cep.engine.advance import Matches
-from cep.engine.alerts import ALERT_ID_CHARS, made_of, measure_values, of_rule, rule_alerts
+from cep.engine.alerts import ALERT_ID_CHARS, completed_rows, measure_values, rule_alerts, write_origins
 from cep.kernels.text.alert_texts import bound_rows
 from cep.nfa.program import Program, RuleProgram
 
@@ -41,11 +41,11 @@ def produced_events(
         rule = program.rules[number]
         if rule.deployed.pattern.produces is None or rule.deployed.status != "live":
             continue
-        rows = of_rule(matches, number)
+        rows = completed_rows(matches, number)
         if len(rows):
             alerts = rule_alerts(rule, matches, rows, since_ms)
             events = _events(program, rule, alerts, matches, rows)
-            origins = {MADE_OF: _made_of(rule, matches, rows, counters)}
+            origins = {MADE_OF: _origins(rule, matches, rows, counters)}
             parts.append(replace(events, columns={**events.columns, **origins}))
             if alert_tables is not None:
                 alert_tables.append(alerts)
@@ -53,6 +53,7 @@ def produced_events(
 
 
 def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
+    """Make the derived events of a rule: with the measures of its matches, and their alerts' flags of the past."""
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
@@ -85,12 +86,14 @@ def _order(matches: Matches, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
     return order_behind(order, 1 + ALERT_ID_CHARS)
 
 
-def _made_of(rule: RuleProgram, matches: Matches, rows: np.ndarray, counters: Counter[str]) -> pa.Array:
+def _origins(rule: RuleProgram, matches: Matches, rows: np.ndarray, counters: Counter[str]) -> pa.Array:
     offsets, events = bound_rows(matches.offsets, rows)
     positions = pa.array(events)
     names = pa.array(rule.variables, pa.string()).take(pa.array(matches.variable[events]))
-    inner = pa.nulls(len(positions), TEXT) if matches.made_of is None else matches.made_of.take(positions)
-    texts, dropped = made_of(offsets, names, matches.event_id.take(positions), matches.event_time_ms[events], inner)
+    inner = pa.nulls(len(positions), TEXT) if matches.origins is None else matches.origins.take(positions)
+    texts, dropped = write_origins(
+        offsets, names, matches.event_id.take(positions), matches.event_time_ms[events], inner
+    )
     if dropped:
         counters["origins_dropped"] += dropped
     return texts

@@ -45,18 +45,16 @@ def history_from_ms(
     first_ms: Int64,
     since_ms: int,
     retained: Sequence[RetainedWindow] = (),
-    made_ms: Int64 | None = None,
+    derived_from_ms: Int64 | None = None,
 ) -> Int64:
-    """Return for each match int64[M]: the time from which events are complete, TIME_MS_MIN if no window reaches beyond.
+    """Return for each match the time from which its past is complete, int64[M]: TIME_MS_MIN if nothing is missing.
 
-    Shapes: first_ms int64[M] is the time of the first event of each match. A job that does not know from when it has
-    seen events has a `since_ms` of TIME_MS_MIN. `retained` are the windows of a rule that was added later. made_ms
-    int64[M] is the time from the derived events of a match. The latest of these times counts.
-
-    A match may begin before `since_ms` where events are missing in the middle of a job's life. An event that would have
-    changed the match may be among them, so such a match reaches back too far without any window.
+    It is the latest of three times. `since_ms`: the job has seen all events from then on; it counts if a window, or the
+    match itself, begins before. `retained`: the windows of a rule that was added later, with the time from which their
+    events are stored. derived_from_ms int64[M]: the past of the match's derived events (made by other rules) is
+    complete from then on. first_ms int64[M] is the time of the first event of each match.
     """
-    from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64) if made_ms is None else made_ms.copy()
+    from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64) if derived_from_ms is None else derived_from_ms.copy()
     if since_ms > TIME_MS_MIN:
         lacks = reaches_ms(windows, first_ms) < since_ms
         from_ms[lacks] = np.maximum(from_ms[lacks], since_ms)

@@ -1,7 +1,7 @@
 """The prefixes that rules share (nfa/prefixes.py): found in the events of a call, stored between calls.
 
-    stored rows of the prefix + new events of it ──▶ Starts, by key and row ──▶ the rules' kernels
-                                                                          └──▶ rows to store
+    stored rows of the prefix + new events of it ──▶ DeferredEvents, by key and row ──▶ the rules' kernels
+                                                                                  └──▶ rows to store
 
 The rules process the stored events when an event arrives that may take their runs further. At most RUNS_PER_KEY_MAX
 starts of a key are stored, the newest, and no event from before a dropped one. Starts with long texts are fewer:
@@ -32,24 +32,22 @@ EvictedRuns = tuple[int, int, int]  # the number of a rule, the number of a key,
 
 
 @dataclass(frozen=True, slots=True)
-class Starts:
-    """The events of a prefix that several rules share, by key and row of the event table: keys int32[S], rows int64[S].
+class DeferredEvents:
+    """The S events of a prefix (first conditions of several rules), by key and row of the event table.
 
-    `masks` int64[S] have a bit for each condition of the prefix that holds; bit 1 is a start. `counts` int64[S] is the
-    number of starts up to and including the event; `weights` int64[S] is their count as bound events, or empty if each
-    counts once. `different` int64[D] are the distinct masks, and `columns` int64[S] is the index of the event's mask.
-    `expiry` int64[S] is the time from which no run needs the event. `new_count` starts are from this call.
+    They are stored once for all rules. A rule processes them when an event arrives that may take its runs further. An
+    event of the first condition is a start: it can begin a run.
     """
 
     keys: Int32
     rows: Int64
-    masks: Int64
-    counts: Int64
-    different: Int64
-    columns: Int64
-    expiry: Int64
-    new_count: int
-    weights: Int64
+    masks: Int64  # a bit for each condition of the prefix that holds for the event; bit 0 marks a start
+    starts_so_far: Int64  # the number of starts up to and including the event
+    distinct_masks: Int64
+    mask_index: Int64  # the index of the event's mask in distinct_masks
+    expiry: Int64  # the time (ms) from which no run needs the event
+    new_starts_count: int  # starts of this call
+    weights_so_far: Int64  # as starts_so_far, but long texts count as more events; empty if each event counts once
 
 
 _NOTHING = np.empty(0, np.int64)
@@ -58,83 +56,90 @@ NO_STARTS = SharedStarts(
 )
 
 
-def all_starts(program: Program, starts_of_prefix: Sequence[Starts]) -> SharedStarts:
-    """Join the events of all shared prefixes to one table for the kernels, in the order of `program.shared`.
+def join_deferred(program: Program, events_of_prefixes: Sequence[DeferredEvents]) -> SharedStarts:
+    """Join the events of all shared prefixes (common first conditions) to one table for the kernels.
 
-    The bits have a column for each distinct mask, because no other condition of the rules holds for a deferred event.
+    Its bits have a row for each condition, and a column for each distinct mask of conditions that hold for an event.
     """
-    if not starts_of_prefix:
+    if not events_of_prefixes:
         return NO_STARTS
-    columns_first = np.cumsum([0, *(len(starts.different) for starts in starts_of_prefix)])
+    columns_first = np.cumsum([0, *(len(deferred.distinct_masks) for deferred in events_of_prefixes)])
     bits = np.zeros((max(program.predicates.count, 1), int(columns_first[-1]) // 64 + 1), np.uint64)
-    for shared, starts, first in zip(program.shared, starts_of_prefix, columns_first, strict=False):
-        index = first + np.arange(len(starts.different))
+    for shared, deferred, first in zip(program.shared, events_of_prefixes, columns_first, strict=False):
+        index = first + np.arange(len(deferred.distinct_masks))
         for bit, predicate in enumerate(shared.predicates.tolist()):
-            holding = index[starts.different >> bit & 1 != 0]
+            holding = index[deferred.distinct_masks >> bit & 1 != 0]  # the masks with this condition
             np.bitwise_or.at(bits[predicate], holding >> 6, np.uint64(1) << (holding & 63).astype(np.uint64))
     parts = [
-        (starts.keys, starts.rows, starts.counts, starts.columns + first, starts.weights)
-        for starts, first in zip(starts_of_prefix, columns_first, strict=False)
+        (deferred.keys, deferred.rows, deferred.starts_so_far, deferred.mask_index + first, deferred.weights_so_far)
+        for deferred, first in zip(events_of_prefixes, columns_first, strict=False)
     ]
     keys, rows, counts, columns, weights = map(np.concatenate, zip(*parts, strict=True))
-    bounds = np.cumsum([0, *(len(starts.rows) for starts in starts_of_prefix)])
+    bounds = np.cumsum([0, *(len(deferred.rows) for deferred in events_of_prefixes)])
     return SharedStarts(keys, rows, counts, columns, bits, bounds, weights)
 
 
-def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64) -> Starts:
-    """Find the events of a prefix: the stored ones, and the new ones that a run may wait for.
+def find_deferred(
+    shared: SharedStart, prepared: PreparedEvents, keyed_state: KeyedState, bounds: Int64
+) -> DeferredEvents:
+    """Find the events of a prefix (common first conditions of rules): the stored ones, and new ones that a run awaits.
 
-    Shapes: the runs of rule or shared prefix number n are fitted.runs[bounds[n] : bounds[n + 1]].
+    Shapes: the runs of rule or shared prefix number n are keyed_state.runs[bounds[n] : bounds[n + 1]].
     """
     new = queue_of(prepared, shared.predicates).astype(np.int64)
     time_ms = prepared.columns[y.COLUMN_TIME, new]
     new = new[(time_ms >= shared.from_ms) & (time_ms < shared.until_ms)]
-    stored = fitted.runs[bounds[shared.slot] : bounds[shared.slot + 1]]
+    stored = keyed_state.runs[bounds[shared.slot] : bounds[shared.slot + 1]]
     rows = np.concatenate([stored[:, y.RUN_START_ROW], new])
     order = np.lexsort((rows, prepared.columns[y.COLUMN_KEY, rows])) if len(stored) else np.arange(len(rows))
     rows = rows[order]
     keys = prepared.columns[y.COLUMN_KEY, rows].astype(np.int32)
-    if len(shared.predicates) == 1:  # each is a start, and stored
+    if len(shared.predicates) == 1:  # each event is a start, and stored
         expiry = np.minimum(prepared.columns[y.COLUMN_TIME, rows] + shared.within_ms, TIME_MS_MAX)
-        masks, counts = np.ones(len(rows), np.int64), np.arange(1, len(rows) + 1)
-        return Starts(keys, rows, masks, counts, masks[:1], np.zeros(len(rows), np.int64), expiry, len(new),
-                      _weights(prepared, rows, masks))  # fmt: skip
-    masks = np.concatenate([stored[:, y.RUN_ORDINAL], _masks(shared, prepared, new)])[order]
+        masks, starts_so_far = np.ones(len(rows), np.int64), np.arange(1, len(rows) + 1)
+        return DeferredEvents(
+            keys, rows, masks, starts_so_far, distinct_masks=masks[:1], mask_index=np.zeros(len(rows), np.int64),
+            expiry=expiry, new_starts_count=len(new), weights_so_far=_weights_so_far(prepared, rows, masks),
+        )  # fmt: skip
+    stored_masks = stored[:, y.RUN_ORDINAL]  # where a run has its ordinal
+    masks = np.concatenate([stored_masks, _condition_masks(shared, prepared, new)])[order]
     expiry = np.concatenate([stored[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
-    _follow(shared, prepared, fitted, bounds, keys, rows, masks, expiry)
-    needed = np.flatnonzero(_put_off(shared, prepared, rows, masks, expiry != NOT_TAKEN))
+    _fill_expiry(shared, prepared, keyed_state, bounds, keys, rows, masks, expiry)
+    is_taken = expiry != NOT_TAKEN
+    needed = np.flatnonzero(_choose_deferred(shared, prepared, rows, masks, is_taken))
     keys, rows, masks, expiry = keys[needed], rows[needed], masks[needed], expiry[needed]
-    different, columns = np.unique(masks, return_inverse=True)
+    distinct_masks, mask_index = np.unique(masks, return_inverse=True)
     is_start = masks & 1
-    return Starts(
-        keys, rows, masks, np.cumsum(is_start), different, columns.reshape(-1).astype(np.int64), expiry,
-        int(is_start[rows >= prepared.first_row].sum()), _weights(prepared, rows, is_start),
+    return DeferredEvents(
+        keys, rows, masks, np.cumsum(is_start), distinct_masks, mask_index.reshape(-1).astype(np.int64), expiry,
+        new_starts_count=int(is_start[rows >= prepared.first_row].sum()),
+        weights_so_far=_weights_so_far(prepared, rows, is_start),
     )  # fmt: skip
 
 
-def _put_off(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
-    """Choose the events to defer: all that a run takes, except new events with long texts that are not starts.
+def _choose_deferred(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
+    """Choose the events to defer (to store for the rules): all that a run takes, except large ones that are not starts.
 
-    Each start keeps at most one event per later condition, however heavy it is. Later events with long texts go to each
-    rule at once.
+    A start is an event of the first condition, bit 0 of its mask. Each rule gets a later event with long texts at once,
+    through the bitmap of undeferred events, because such an event counts as several in the limits of a rule.
     """
-    if not len(prepared.weights):
+    if not len(prepared.weights):  # no event has long texts
         return is_taken
-    apart: Bool = is_taken & (masks & 1 == 0) & (prepared.weights[rows] > 0) & (rows >= prepared.first_row)
-    bit = rows[apart] - prepared.first_row
+    is_start, is_large, is_new = masks & 1 != 0, prepared.weights[rows] > 0, rows >= prepared.first_row
+    is_undeferred: Bool = is_taken & ~is_start & is_large & is_new
+    bit = rows[is_undeferred] - prepared.first_row
     np.bitwise_or.at(prepared.bitmaps[shared.undeferred_bitmap], bit >> 6, np.uint64(1) << (bit & 63).astype(np.uint64))
-    is_taken &= ~apart
-    return is_taken
+    return is_taken & ~is_undeferred
 
 
-def _weights(prepared: PreparedEvents, rows: Int64, is_start: Int64) -> Int64:
+def _weights_so_far(prepared: PreparedEvents, rows: Int64, is_start: Int64) -> Int64:
     """Return the count as bound events of the starts up to and including each row; empty if each counts once."""
     if not len(prepared.weights):
         return _NOTHING
     return np.cumsum(is_start * (1 + prepared.weights[rows]))
 
 
-def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
+def _condition_masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
     bit = rows - prepared.first_row
     words = prepared.bitmaps[shared.predicates[:, None], bit >> 6]
     holds = (words >> (bit & 63).astype(np.uint64) & np.uint64(1)).astype(np.int64)
@@ -142,61 +147,62 @@ def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
     return masks
 
 
-def _follow(
-    shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
+def _fill_expiry(
+    shared: SharedStart, prepared: PreparedEvents, keyed_state: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
     masks: Int64, expiry: Int64,
 ) -> None:  # fmt: skip
-    """Compute when each new event of a prefix expires: NOT_TAKEN if no run waits for it.
+    """Fill `expiry`: until when runs need each new event of a prefix (common first conditions of rules).
 
-    The run may be one that the events begin, or a run of a single rule, which has seen the events up to its last one.
+    It is NOT_TAKEN if no run waits for the event: no run that the prefix's events begin, and no run of a single rule,
+    which has processed the events up to its last one. `masks` have a bit for each condition that holds.
     """
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
-    runs = fitted.runs[join_ranges(first, counts)]
-    run_keys = fitted.run_key[join_ranges(first, counts)]
+    runs = keyed_state.runs[join_ranges(first, counts)]
+    run_keys = keyed_state.run_key[join_ranges(first, counts)]
     states = runs[:, y.RUN_STATE] - np.repeat(shared.first_states, counts)
-    last_rows = fitted.nodes[runs[:, y.RUN_NODE], y.NODE_ROW]
-    waits = np.flatnonzero((states > 0) & np.isin(states, shared.steps[:, STEP_STATE]))
+    last_rows = keyed_state.nodes[runs[:, y.RUN_NODE], y.NODE_ROW]
+    waits = np.flatnonzero((states > 0) & np.isin(states, shared.steps[:, STEP_STATE]))  # runs within the prefix
     waits = waits[np.lexsort((last_rows[waits], run_keys[waits]))]
-    steps = len(shared.steps)
     rule_runs = PrefixRuns(run_keys[waits], last_rows[waits], states[waits], runs[waits, y.RUN_EXPIRY])
+    scratch = np.empty((2, len(shared.steps)), np.int64)
     follow_prefix(
-        shared.steps, shared.within_ms, prepared.columns, PrefixEvents(keys, rows, masks, expiry), rule_runs,
-        np.empty(steps, np.int64), np.empty(steps, np.int64),
-    )  # fmt: skip
+        shared.steps, shared.within_ms, prepared.columns, PrefixEvents(keys, rows, masks, expiry), rule_runs, *scratch
+    )
 
 
-def keep_starts(
-    program: Program, starts_of_prefix: Sequence[Starts], watermark_ms: int, nodes_before: int, counters: Counter[str],
-    evicted_runs: list[EvictedRuns],
+def write_deferred(
+    program: Program, events_of_prefixes: Sequence[DeferredEvents], watermark_ms: int, nodes_before: int,
+    counters: Counter[str], evicted_runs: list[EvictedRuns],
 ) -> LiveRuns:  # fmt: skip
-    """Return the rows of the prefixes to store after a call, after `nodes_before` nodes; count evicted starts."""
+    """Write the events of prefixes as rows like runs, to store them; count starts dropped by the limits of a key."""
     runs, keys, slots = [], [], []
-    for shared, starts in zip(program.shared, starts_of_prefix, strict=True):
-        is_start = starts.masks & 1
-        is_open = np.flatnonzero(starts.expiry > watermark_ms)
-        last_of_key = np.searchsorted(starts.keys, starts.keys[is_open], side="right") - 1
-        following = starts.counts[last_of_key] - starts.counts[is_open] + is_start[is_open]
-        fits = following <= RUNS_PER_KEY_MAX
-        if len(starts.weights):
-            alone = np.diff(starts.weights, prepend=0)[is_open]
-            fits &= starts.weights[last_of_key] - starts.weights[is_open] + alone <= NODES_PER_KEY_MAX
+    for shared, deferred in zip(program.shared, events_of_prefixes, strict=True):
+        is_start = deferred.masks & 1  # 1 for an event of the first condition
+        is_open = np.flatnonzero(deferred.expiry > watermark_ms)
+        last_of_key = np.searchsorted(deferred.keys, deferred.keys[is_open], side="right") - 1
+        starts_from_here = deferred.starts_so_far[last_of_key] - deferred.starts_so_far[is_open] + is_start[is_open]
+        fits = starts_from_here <= RUNS_PER_KEY_MAX
+        if len(deferred.weights_so_far):
+            own_weight = np.diff(deferred.weights_so_far, prepend=0)[is_open]
+            following_weight = deferred.weights_so_far[last_of_key] - deferred.weights_so_far[is_open]
+            fits &= following_weight + own_weight <= NODES_PER_KEY_MAX
         live = is_open[fits]
-        counters["runs_started"] += starts.new_count
+        counters["runs_started"] += deferred.new_starts_count
         counters["runs_expired"] += int(is_start.sum() - is_start[is_open].sum())
         evicted = int(is_start[is_open].sum() - is_start[live].sum())
         if evicted:
             counters["runs_evicted"] += evicted
-            numbers, counts = np.unique(starts.keys[is_open[~fits & (is_start[is_open] != 0)]], return_counts=True)
+            numbers, counts = np.unique(deferred.keys[is_open[~fits & (is_start[is_open] != 0)]], return_counts=True)
             lost = list(zip(numbers.tolist(), counts.tolist(), strict=True))
             evicted_runs += [(rule, key, count) for rule in shared.rules.tolist() for key, count in lost]
             count_by_rule(program, "rule_runs_evicted", evicted * np.bincount(shared.rules), counters)
         rows = np.zeros((len(live), program.width), np.int64)
         rows[:, y.RUN_STATE], rows[:, y.RUN_WAITS] = shared.nfa_state, 1
-        rows[:, y.RUN_EXPIRY], rows[:, y.RUN_START_ROW] = starts.expiry[live], starts.rows[live]
-        if len(shared.predicates) > 1:
-            rows[:, y.RUN_ORDINAL] = starts.masks[live]
+        rows[:, y.RUN_EXPIRY], rows[:, y.RUN_START_ROW] = deferred.expiry[live], deferred.rows[live]
+        if len(shared.predicates) > 1:  # with one condition, each event is a start
+            rows[:, y.RUN_ORDINAL] = deferred.masks[live]
         runs.append(rows)
-        keys.append(starts.keys[live])
+        keys.append(deferred.keys[live])
         slots.append(np.full(len(live), shared.slot, np.int32))
     every = np.concatenate(runs)
     every[:, y.RUN_NODE] = nodes_before + np.arange(len(every))

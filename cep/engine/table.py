@@ -32,28 +32,22 @@ _NO_PAST, _NO_NUMBERS = HistoryValues({}, {}, Histories(), NO_TEXTS), np.empty(0
 
 @dataclass(frozen=True, slots=True)
 class PreparedEvents:
-    """The event table of one call: retained and new events as columns of numbers, in the form that kernels take.
-
-    `image` is the program's, with the numbers of this call's texts; `first_row` is the first new row of the columns.
-    `event_of` int64[N] is the event of each row: retained events, followed by the batch. `texts` is the dictionary of
-    all text columns. `overflows` counts numbers that exceeded 64 bits, `folded` values of histories with folded events,
-    `cut` values that may lack events. `weights` are as in kernels/records.py.
-    """
+    """The event table of one call: retained and new events as columns of numbers, in the form that kernels take."""
 
     keys: pa.Array
     columns: Int64
     nulls: UInt8
-    image: Int64
-    bitmaps: UInt64
-    first_row: int
-    event_of: Int64
-    texts: pa.Array
-    overflows: Overflows
-    folded: int
-    cut: int
-    dropped: int
-    histories: Histories
-    weights: Int64
+    image: Int64  # the compiled rules, with the numbers of this call's texts
+    bitmaps: UInt64  # a bit for each condition of single events and new row: 1 if it holds
+    first_row: int  # the first new row of the columns
+    event_of: Int64  # the event of each row: retained events, followed by the batch
+    texts: pa.Array  # the dictionary of all text columns
+    overflows: Overflows  # numbers that exceeded 64 bits
+    folded: int  # values of histories that read folded events (merged into sums)
+    cut: int  # values of histories that may lack events
+    dropped: int  # events that histories do not remember because of their limits
+    histories: Histories  # after the new events
+    weights: Int64  # how many more times than once each row counts in limits, for long texts; empty if none does
 
     @property
     def events(self) -> Events:
@@ -131,9 +125,10 @@ def _arranged(batch: EventBatch, key: Int32, keys_count: int, first_row: int, co
 def _fill_fields(
     program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, columns: Int64, nulls: UInt8
 ) -> None:
+    """Fill the columns of fields: retained rows from the keyed state, then new rows with the batch's `batch_rows`."""
     first_row = len(keyed_state.events)
     for number, column in program.fields:
-        if column.type.is_text:
+        if column.type.is_text:  # filled by _fill_texts, which numbers them
             continue
         if column.retained:
             old = keyed_state.events.columns[column.name]
@@ -149,11 +144,11 @@ def _fill_fields(
 def _evaluated(
     program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8, past: Mapping[str, int]
 ) -> tuple[UInt64, Overflows]:  # fmt: skip
-    """Evaluate conditions on the new rows, and fill the derived columns. `past` has the overflows of histories."""
+    """Evaluate conditions on the new rows, and fill derived columns. `past` has overflows by history (past events)."""
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
-    # The bitmaps of conditions, followed by one for each prefix: the events that are not deferred (starts.py).
+    # The bitmaps of conditions, followed by one for each prefix: its large events, which rules get at once (starts.py).
     bitmaps = np.zeros((max(predicates.count, 1) + len(program.shared), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
     events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)
@@ -162,7 +157,7 @@ def _evaluated(
         code = vector.block_code(constants, predicates.dense, program.derived_first)
         evaluate_blocks(code, events, overflows.instructions)
     if count and len(predicates.groups):
-        _look_up(program, constants, image, events, overflows.entries)
+        _fill_by_index(program, constants, image, events, overflows.entries)
     return bitmaps, overflows
 
 
@@ -171,8 +166,11 @@ def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
     values.take(rows, out=out, mode="clip")
 
 
-def _look_up(program: Program, constants: Int64, image: Int64, events: Events, overflows: Int64) -> None:
-    """Fill the bitmaps of predicates that an index finds, and the number of overflows at each entry, int64[E]."""
+def _fill_by_index(program: Program, constants: Int64, image: Int64, events: Events, overflows: Int64) -> None:
+    """Fill the bitmaps of conditions that an index finds by a constant that they compare with.
+
+    `overflows` int64[E] counts, for each entry of the index, the numbers beyond 64 bits in the rest of its condition.
+    """
     groups, entries = program.predicates.groups, program.predicates.entries
     values = constants[entries[:, y.INDEX_CONSTANT]]
     # Texts have other numbers in each call, so entries are brought into order here; groups lie one after the other.
@@ -181,10 +179,10 @@ def _look_up(program: Program, constants: Int64, image: Int64, events: Events, o
     nothing, counters = np.empty((0, 0), np.int64), np.zeros(y.COUNTERS, np.int64)
     registers = np.zeros(2 * program.machine_size, np.int64)
     work = Work(nothing, nothing, nothing, registers, counters, table_key())
-    errors = np.zeros(len(entries), np.int64)
+    ordered_overflows = np.zeros(len(entries), np.int64)
     index = PredicateIndex(groups, entries[order], values[order])
-    look_up(image, index, events, np.zeros(FILTER_SIZE, np.uint8), work, errors)
-    overflows[order] = errors
+    look_up(image, index, events, np.zeros(FILTER_SIZE, np.uint8), work, ordered_overflows)
+    overflows[order] = ordered_overflows
 
 
 def _fill_texts(
@@ -193,8 +191,8 @@ def _fill_texts(
 ) -> tuple[pa.Array, Int32]:  # fmt: skip
     """Assign numbers to the texts of all text columns, equal numbers to equal texts, so that they can be compared.
 
-    `past` are texts of histories, in the order of the new rows. Returns: (the dictionary, the numbers of the texts that
-    rules write: int32[text constants]).
+    The retained events fill the first rows. `past` are texts of histories, in the order of the new rows; other columns
+    have the texts of the batch's `batch_rows`. Returns: (the dictionary, the numbers of the texts in rules, int32).
     """
     numbers = [number for number, column in program.fields if column.type.is_text]
     parts: list[pa.Array] = []
@@ -204,7 +202,7 @@ def _fill_texts(
         parts.append(past[number] if number in past else batch.columns[column.name])
     if not parts and not program.text_constants:
         return NO_TEXTS, _NO_NUMBERS
-    # A text that a rule writes has a number too, or a measure could not be it.
+    # Texts in rules get numbers, too: conditions compare with them, and a measure may return one.
     written = pa.array([text for _, text in program.text_constants], TEXT)
     every = encoded(pa.concat_arrays([*parts, written]))
     codes, missing = _numbers(every.indices)

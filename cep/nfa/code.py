@@ -160,25 +160,22 @@ class Lowering(ABC):
         if expr.fn in COLUMN_FUNCTIONS:  # computed as a column of the event table before the code runs
             return self.emit(o.COLUMN, self.columns.computed(expr))
         if expr.fn in ROUNDING:
-            return self._lower_rounding(expr)
+            return self._round(expr)
         arguments = [self.lower(a) for a in expr.arguments]
         if expr.type.is_float:
             arguments = [self._float(r, a.type) for r, a in zip(arguments, expr.arguments, strict=True)]
         if expr.fn in _EXTREMES:
-            ops = _EXTREMES[expr.fn]  # of integers, of floats
-            return reduce(partial(self.emit, ops[expr.type.is_float]), arguments)
+            return reduce(partial(self.emit, _EXTREMES[expr.fn][expr.type.is_float]), arguments)
         if expr.fn == "distance_km":
             return self._distance(arguments)
         return self.emit(_FLOAT_FUNCTIONS[expr.fn], arguments[0])
 
-    def _lower_rounding(self, expr: Call) -> int:
+    def _round(self, expr: Call) -> int:
         """Emit `round`, `floor` or `ceil`. A decimal is an integer of small units, so an integer division rounds it."""
         value, source = self.lower(expr.arguments[0]), expr.arguments[0].type
         if source.is_float:
             digits = expr.arguments[1] if expr.fn == "round" else None
-            return self._lower_float_rounding(
-                expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0
-            )
+            return self._round_float(expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0)
         step = 10 ** (source.scale - expr.type.scale)  # 100 for an amount in cents, rounded to whole euros
         if expr.fn == "floor" or step == 1:
             return self._quotient(value, step)
@@ -198,7 +195,7 @@ class Lowering(ABC):
         rest = self.emit(o.MOD, register, self.constant(divisor))
         return self.emit(o.ADD, self._quotient(register, divisor), self.emit(o.NE, rest, self.constant(0)))
 
-    def _lower_float_rounding(self, fn: str, value: int, digits: int) -> int:
+    def _round_float(self, fn: str, value: int, digits: int) -> int:
         """Emit `floor`, `ceil` or `round` (half away from zero, to `digits` decimal places) of a float."""
         if fn == "floor":
             return self.emit(o.FFLOOR, value)
@@ -349,11 +346,8 @@ class VectorProgram:
     derived_registers: np.ndarray  # the same for each derived column
 
     def sums_by_result(self, counts: Int64) -> tuple[list[int], list[int]]:
-        """Return the sum of counts for each predicate and each derived column, over the instructions that it needs.
-
-        `counts` int64[I] are by instruction, such as the events at which its value exceeded 64 bits.
-        """
-        needed: dict[int, frozenset[int]] = {}  # the instructions behind the present value of each register
+        """Return a sum of counts (int64[I], by instruction) for each predicate and derived column: over its code."""
+        needed: dict[int, frozenset[int]] = {}  # the instructions that the present value of each register needs
         for index, (op, target, *operands) in enumerate(self.code.tolist()):
             needed[target] = frozenset({index}).union(
                 *(needed[register] for register in _register_operands(op, operands))
@@ -484,8 +478,7 @@ class ScalarCode(Lowering):
         unit = self.constants.add(1, is_float=False)
         count = self.emit(o.TO_FLOAT, register("present"), unit)
         if argument.type.is_float:
-            exact_sum = sum_of(self, register("sum"), register("rest"))  # the rest is the sum's rounding error
-            return divided(self, exact_sum, exact(self, count))
+            return divided(self, sum_of(self, register("sum"), register("rest")), exact(self, count))
         high, low = (self.emit(o.TO_FLOAT, register(kind), unit) for kind in ("high", "low"))  # 32 bits each
         high = self.emit(o.FMUL, high, self.constant(2.0**32, is_float=True))
         mean = divided(self, sum_of(self, high, low), exact(self, count))

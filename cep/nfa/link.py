@@ -50,8 +50,7 @@ class JoinedPredicates:
     """The distinct conditions of single events ("predicates") of all rules of a program.
 
     An index on a column finds most predicates by a constant that they compare with; the rest of such a predicate is
-    checked for the events that the index finds. Code evaluates the other predicates for each event. Constants, columns
-    and instructions still have the numbers that all rules of the process share.
+    checked for the events that the index finds. Code evaluates the other predicates for each event.
     """
 
     count: int

@@ -20,13 +20,7 @@ from cep.kernels.expressions.opcodes import MACHINE_WIDTH
 from cep.kernels.layout import Int64
 from cep.lang.ir import HistoryWindow
 from cep.lang.walk import histories
-from cep.nfa.code import (
-    COLUMN_OPERAND,
-    CONSTANT_OPERAND,
-    Constants,
-    Instruction,
-    register_positions,
-)
+from cep.nfa.code import COLUMN_OPERAND, CONSTANT_OPERAND, Constants, Instruction, register_positions
 from cep.nfa.columns import ColumnMap, identity_of
 from cep.nfa.histories import CUT, is_foldable
 from cep.nfa.predicates import Atom, WrittenPredicate
@@ -38,8 +32,8 @@ from cep.nfa.tables import DERIVED, WaitRow
 class Section(IntEnum):
     """The sections of a piece, in their order. A piece is one compiled rule. Comments list the columns of a row.
 
-    The linker joins the pieces of all rules to the image, the array that kernels read. So a row refers to the rows of
-    another section by their count or number, not by an offset.
+    The linker joins the pieces of all rules to the image, the array that kernels read. A row
+    refers to rows of another section by their count or number, not by an offset.
     """
 
     RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA

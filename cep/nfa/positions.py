@@ -68,8 +68,7 @@ class Wait:
     (link NEXT) when the next event has come.
 
     `reopens` is for the wait for c in `(a -> b)+ -> c`: it stays open after it has taken an event, as long as the run
-    also waits for another round of the group, because c may follow that round, too. A group whose first step is
-    optional has none.
+    also waits for another round of the group, because c may follow that round, too.
     """
 
     target: int | None
@@ -142,23 +141,21 @@ class _Fragment:
     nullable: bool  # it may match no event
     skip_guards: tuple[Guard, ...] = ()  # events that close that wait: x, and b if the loop is greedy
     loops: tuple[_Loop, ...] = ()  # at its end: an event forbidden after the part is forbidden between their iterations
-    may_skip_first_step: bool = False
+    may_skip_first: bool = False  # its first step is optional
     skip_absences_ms: tuple[int | None, ...] = ()  # the time of each forbidden event among the skip guards; None: any
     skip_bounds: tuple[Bound, ...] = ()  # time limits of the skipped steps
 
 
 _INNER_LINK = {
-    ir.Inner.RELAXED: ir.Link.FOLLOWED_BY,
-    ir.Inner.STRICT: ir.Link.NEXT,
-    ir.Inner.ANY: ir.Link.FOLLOWED_BY_ANY,
-}
+    ir.Inner.RELAXED: ir.Link.FOLLOWED_BY, ir.Inner.STRICT: ir.Link.NEXT, ir.Inner.ANY: ir.Link.FOLLOWED_BY_ANY,
+}  # fmt: skip
 
 
 def build(structure: ir.SequenceNode) -> Automaton:
     """Build the automaton of a bound structure. Raises: CompileError, also for an absence that nothing can follow."""
     builder = _Builder()
     fragment = builder.node(structure)
-    # Any event may begin a match, whatever came before: guards and bounds that need an earlier event do not apply.
+    # Any event may begin a match, so guards and bounds that need an earlier event do not apply.
     builder.positions[0].waits = [
         replace(
             wait,
@@ -217,7 +214,7 @@ def _with_greed_bounds(guards: tuple[Guard, ...], bounds: tuple[Bound, ...]) -> 
     return tuple(replace(g, bounds=(*g.bounds, *bounds)) if _is_greed_guard(g) else g for g in guards)
 
 
-def _freed_by_stop(until: ir.Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+def _end_greed(until: ir.Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
     """Return the guards of greedy loops in a group with a stop event, which does not count as a repetition."""
     freed: list[Guard] = []
     for guard in guards:
@@ -331,9 +328,9 @@ class _Builder:
         return self._repeat(node.quantifier, lambda: self._windowed(node.steps, window))
 
     def _windowed(self, steps: tuple[ir.Step, ...], window: Bound) -> _Fragment:
-        """Build one round of a group that has a window. The window begins with the round's first event.
+        """Build one round of a group that has a window, which begins with the round's first event.
 
-        An exit that ends in an absence keeps the window: the round is certain when it closes. Other exits need none.
+        A round that ends in an absence is certain when the window closes, so its exit keeps the window.
         """
         assert window.group is not None, "a group's window is measured from its first event"
         first = len(self.positions)
@@ -387,12 +384,12 @@ class _Builder:
             if may_leave:
                 is_last = copy == copies and count_max is not None
                 more = () if is_last else greed_guards
-                reopens = () if is_last or fragment.may_skip_first_step else (again.number,)
+                reopens = () if is_last or fragment.may_skip_first else (again.number,)
                 exits.extend(replace(e, guards=e.guards + more, reopens=e.reopens + reopens) for e in fragment.exits)
         if count_max is None:
             loops.append(again)
             self._join(open_exits, self._rounds(fragment.entries, quantifier, loops[-1]), link, ())
-        return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.may_skip_first_step)
+        return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.may_skip_first)
 
     def _group_greed_guards(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
         """Return guards by which no step after a greedy group takes an event that begins another round."""
@@ -409,10 +406,7 @@ class _Builder:
         )
 
     def _stoppable(self, until: ir.Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """Build a round of a group with `until`. A stop event ends all its waits, and no element takes it.
-
-        It also ends the greed of loops in the group: their guards no longer keep the run from the steps that follow.
-        """
+        """Build a round of a group with `until`. A stop event ends its waits and its loops' greed; no wait takes it."""
         first = len(self.positions)
         fragment = make()
         stop = Guard("before", condition=until)
@@ -422,11 +416,10 @@ class _Builder:
                 for w in position.waits  # an absence (no target) is not stopped
             ]
         entries = tuple(
-            replace(w, untils=(*w.untils, until), guards=(*_freed_by_stop(until, w.guards), stop))
-            for w in fragment.entries
+            replace(w, untils=(*w.untils, until), guards=(*_end_greed(until, w.guards), stop)) for w in fragment.entries
         )
-        exits = tuple(replace(e, guards=_freed_by_stop(until, e.guards)) for e in fragment.exits)
-        return replace(fragment, entries=entries, exits=exits, skip_guards=_freed_by_stop(until, fragment.skip_guards))
+        exits = tuple(replace(e, guards=_end_greed(until, e.guards)) for e in fragment.exits)
+        return replace(fragment, entries=entries, exits=exits, skip_guards=_end_greed(until, fragment.skip_guards))
 
     def _join(self, exits: Iterable[Exit], entries: tuple[Wait, ...], link: ir.Link, bounds: tuple[Bound, ...]) -> None:
         for exit_ in exits:
@@ -438,14 +431,11 @@ class _Builder:
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
     def _steps(self, steps: tuple[ir.Step, ...]) -> _Fragment:
-        """Build a sequence, once. A step after optional steps at its beginning is an entry, too.
-
-        A forbidden step is a guard of the next step's wait. An optional step has exits on both sides.
-        """
+        """Build a sequence, once. A step after optional steps at its beginning is an entry, too."""
         entries: list[Wait] = []
         open_exits: list[Exit] = []
         loops: tuple[_Loop, ...] = ()
-        may_skip_first_step = False
+        may_skip_first = False
         start = Exit(position=0)  # the exit before the sequence: collects guards for entries past skipped steps
         at_start = True  # all steps so far may be skipped
         for index, step in enumerate(steps):
@@ -467,15 +457,13 @@ class _Builder:
             if at_start:
                 entries += [_joined(entry, None if index == 0 else step.link, start, gap) for entry in fragment.entries]
             loops = fragment.loops
-            may_skip_first_step = may_skip_first_step or (
-                index == 0 and (fragment.nullable or fragment.may_skip_first_step)
-            )
+            may_skip_first = may_skip_first or (index == 0 and (fragment.nullable or fragment.may_skip_first))
             start, *skipping = (_exit_past(e, fragment, gap) for e in (start, *open_exits))
             open_exits = [*fragment.exits, *(skipping if fragment.nullable else ())]
             at_start = at_start and fragment.nullable
         return _Fragment(
             tuple(entries), tuple(open_exits), nullable=at_start, skip_guards=start.guards,
-            loops=() if steps[-1].negated else loops, may_skip_first_step=may_skip_first_step,
+            loops=() if steps[-1].negated else loops, may_skip_first=may_skip_first,
             skip_absences_ms=start.absences_ms, skip_bounds=start.bounds,
         )  # fmt: skip
 
@@ -485,7 +473,7 @@ class _Builder:
         A guard for the next event only applies where the loop may be left: before that there is no next step. So a wait
         may be split by its loop counter into a part without and a part with the guard.
         """
-        # The count from which each loop may be left; None: not before one more repetition.
+        # the count from which a loop may be left; None: not before one more repetition
         leaves_at = {loop.number: loop.leaves_at for loop in loops}
         for position in self.positions if loops else ():
             waits: list[Wait] = []
@@ -504,10 +492,7 @@ class _Builder:
             position.waits = waits
 
     def _any_order(self, node: ir.AnyOrderNode) -> _Fragment:
-        """Build steps in any order: each item may be first, and the others follow it in any order.
-
-        The check of the language ensures that none can match zero events.
-        """
+        """Build steps in any order: each item may be first. The check ensures that none can match zero events."""
         if len(node.items) == 1:
             return self.node(node.items[0])
         entries: list[Wait] = []

@@ -58,8 +58,8 @@ class Prefix:
 def prefix_of(states: Sequence[StateRow]) -> Prefix:
     """Return the longest beginning of a pattern whose events can be stored once for all rules that begin like it.
 
-    `states` are the NFA states of a plain rule: its events are only taken or skipped (layout.R_PLAIN). The beginning
-    is empty if the pattern may begin with several conditions, or if a wait takes any event (predicate -1).
+    `states` are of a plain rule, whose runs only take or skip events. The beginning is empty if the pattern may begin
+    with several conditions, or if a wait takes any event (predicate -1).
     """
     first = states[0].waits
     all_waits = [wait for nfa_state in states for wait in nfa_state.waits]
@@ -162,8 +162,8 @@ PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
 class Symbols:
     """The numbers that all compiled rules of one process and one schema share: equal items have equal numbers.
 
-    So linking rules to a program is arithmetic on arrays. Numbers grow in the order in which a process meets the items;
-    a program renumbers them in the order of its rules.
+    Linking rules to a program is therefore arithmetic on arrays. Numbers grow in the order in which a process meets the
+    items; a program renumbers them in the order of its rules.
     """
 
     constants: Numbers[Constant] = field(default_factory=Numbers)
@@ -172,9 +172,7 @@ class Symbols:
     instructions: Numbers[Instruction] = field(default_factory=Numbers)  # over columns; a register is an instruction
     groups: Numbers[tuple[int, int]] = field(default_factory=Numbers)  # indexes of predicates: kind, column
     derived: Numbers[tuple[int, Type]] = field(default_factory=Numbers)  # computed columns: last instruction, type
-    streams: Numbers[tuple[int, ...]] = field(
-        default_factory=Numbers
-    )  # the event types of a pattern that counts events
+    streams: Numbers[tuple[int, ...]] = field(default_factory=Numbers)  # sets of event types whose order matters
     prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)  # beginnings of patterns
 
     def __len__(self) -> int:
@@ -195,9 +193,8 @@ Place = tuple[RuleIdentity, int, int]
 class SharedStart:
     """A beginning (prefix) that several rules share: its events are stored once and not once per rule.
 
-    Its events are deferred: the rules process them later, when an event arrives that may take their runs further. In
-    keyed state they are rows like runs. If the prefix has several conditions, the ordinal of a row is a mask with a bit
-    for each condition that holds for the event.
+    Its events are deferred: the rules process them when an event arrives that may take their runs further. In keyed
+    state they are rows like runs. With several conditions, the ordinal of a row has a bit for each one that holds.
     """
 
     slot: int  # the rule number of its rows; the numbers of shared prefixes follow the numbers of rules
@@ -205,9 +202,7 @@ class SharedStart:
     rules: Int64  # the numbers of the sharing rules, ascending
     first_states: Int64  # the first NFA state of each
     predicates: Int32  # the conditions in order
-    steps: (
-        Int64  # int64[n, 4], transitions: state, condition's bit, target, 1 if the wait ends; empty for one condition
-    )
+    steps: Int64  # transitions int64[n, 4]: state, bit of the condition, target, 1 if the wait ends
     from_ms: int  # its events are in [from_ms, until_ms) …
     until_ms: int
     within_ms: int  # … and needed while a run of this window is open; all three are over all its rules
@@ -241,9 +236,8 @@ def shared_starts(
     """Return the prefixes (first conditions of patterns) that several rules share; their events are stored once.
 
     Shapes: prefixes int64[rules, lengths] are the prefixes of each rule, the shortest first, as indexes of `symbols`,
-    or -1; rows int64[rules, RULE_WIDTH] of the rules; program_predicate int64 has a predicate's number in the program
-    by its shared number. The NFA states and bitmaps of prefixes are numbered after the `states_count` states and the
-    `bitmaps_count` bitmaps of the program.
+    or -1; rows int64[rules, RULE_WIDTH]; program_predicate int64 translates numbers of conditions. The NFA states and
+    bitmaps of prefixes follow the `states_count` states and `bitmaps_count` bitmaps of the program.
     """
     prefixes = prefixes[:, :LENGTH_MAX].copy()
     # A version that ends shares only its first condition: events that begin none of its runs would otherwise evict, at
@@ -294,8 +288,8 @@ def _shared_start(
 def without_deferred(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
     """Take the conditions of shared prefixes out of the conditions that each rule reacts to, relevance[first[rule]:].
 
-    The events of a prefix are deferred: stored once, and given to the rules when another event needs them. Large events
-    of later conditions are not deferred, so a rule with a prefix of several conditions reacts to their bitmap.
+    The events of a prefix are stored once, and the rules process them when another event needs them. Large events
+    of later conditions reach the rules at once, through a bitmap of their own.
     """
     if not shared:
         return first, relevance

@@ -164,13 +164,8 @@ def _binary(expr: Binary, facts: Facts) -> Expr:
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "==": op.eq,
-    "!=": op.ne,
-    "<": op.lt,
-    "<=": op.le,
-    ">": op.gt,
-    ">=": op.ge,
-}
+    "==": op.eq, "!=": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge,
+}  # fmt: skip
 
 
 def _count_against(expr: Binary, left: Aggregate, right: Const, facts: Facts) -> Expr:

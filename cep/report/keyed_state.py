@@ -118,7 +118,7 @@ def runs_of_key(
             keyed_state, _ = migrate_state(stored, program)
             is_of_key = keyed_state.run_key == names.index(key)
             # A note only records that a rule has processed a shared event.
-            for run in np.flatnonzero(is_of_key & ~keyed_state.notes).tolist():
+            for run in np.flatnonzero(is_of_key & ~keyed_state.is_note).tolist():
                 yield _facts(program, page.domain, keyed_state, run)
 
 

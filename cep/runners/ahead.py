@@ -17,7 +17,7 @@ from typing import Any
 
 from cep.base.process import processors_count
 from cep.columnar.batch import empty_batch
-from cep.engine.advance import CARRIERS, carrier, compile_carrier
+from cep.engine.advance import MATCHERS, compile_matcher, matcher_of
 from cep.kernels.own_numba import event
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
@@ -25,7 +25,7 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 
 _EVENT = "event e { id id  event_time time  k string  n int }\n"
-# For each kernel of CARRIERS, in their order, a pattern whose runs it carries.
+# For each kernel of MATCHERS, in their order, a pattern whose runs it carries.
 _PATTERNS = (
     "pattern p() by k { seq x -> y within 1 min where x: e n > 1  y: e n > 2 }",
     "pattern p() by k { seq x -> !y within 1 min where x: e n > 1  y: e n > 2 }",
@@ -34,7 +34,7 @@ _PATTERNS = (
 
 @contextmanager
 def compiled_ahead(kernels: Iterable[Any]) -> Iterator[None]:
-    """Compile the missing ones of these `kernels` (of CARRIERS) in a second process while the block runs, if there is a
+    """Compile the missing ones of these `kernels` (of MATCHERS) in a second process while the block runs, if there is a
     processor for it. They get into the cache on disk, where the block waits for them if it needs them."""
     names = [kernel.__name__ for kernel in dict.fromkeys(kernels) if not _is_compiled(kernel)]
     process = _start_process(names) if names and processors_count() > 1 else None
@@ -51,7 +51,7 @@ def compiled_ahead(kernels: Iterable[Any]) -> Iterator[None]:
 
 def carriers(programs: Iterable[Program]) -> list[Any]:
     """Return the kernels that carry the runs of these programs."""
-    return list(dict.fromkeys(map(carrier, programs)))
+    return list(dict.fromkeys(map(matcher_of, programs)))
 
 
 def _start_process(names: list[str]) -> subprocess.Popen[bytes] | None:
@@ -78,13 +78,13 @@ def _is_compiled(kernel: Any) -> bool:
 
 
 def compile_one(name: str) -> None:
-    """Compile one of CARRIERS by its name."""
-    (number,) = (number for number, kernel in enumerate(CARRIERS) if kernel.__name__ == name)
+    """Compile one of MATCHERS by its name."""
+    (number,) = (number for number, kernel in enumerate(MATCHERS) if kernel.__name__ == name)
     checked = load_text(_EVENT + _PATTERNS[number])
     (pattern,) = checked.patterns.values()
     program = compile_rules(checked.schema, pattern.key, (DeployedRule("ahead", 1, 1, "ahead", pattern),))
-    assert carrier(program) is CARRIERS[number], "the pattern is for this kernel"
-    compile_carrier(program, empty_batch(checked.schema))
+    assert matcher_of(program) is MATCHERS[number], "the pattern is for this kernel"
+    compile_matcher(program, empty_batch(checked.schema))
 
 
 if __name__ == "__main__":

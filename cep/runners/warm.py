@@ -19,7 +19,7 @@ import pyarrow as pa
 from cep.base.limits import DEDUP_MS_DEFAULT
 from cep.columnar.batch import EventBatch, decode_batch, encode_batch
 from cep.columnar.decode import decode_json, key_slots, split_by_group
-from cep.engine.advance import CARRIERS
+from cep.engine.advance import MATCHERS
 from cep.engine.keyed_state import KeyedState, concat_states, partition_keys
 from cep.engine.migrate import migrate_state
 from cep.histories.values import compile_sub_key_kernels
@@ -209,5 +209,5 @@ def _stored(program: Program, keyed_state: KeyedState) -> KeyedState:
 
 
 if __name__ == "__main__":
-    with compiled_ahead(CARRIERS):
+    with compiled_ahead(MATCHERS):
         warm_up()

@@ -22,7 +22,7 @@ from cep.base.schema import MADE_OF
 from cep.columnar.batch import TEXT
 from cep.columnar.decode import concat_decoded, route
 from cep.engine.advance import advance
-from cep.engine.alerts import ALERT_SCHEMA, alert_table, made_of, origin_lists, sort_alerts, sorted_together
+from cep.engine.alerts import ALERT_SCHEMA, alert_table, list_origins, sort_alerts, sorted_together, write_origins
 from cep.engine.reach import history_from_ms, reaches_ms
 from cep.lang.ir import HistoryWindow
 from cep.nfa.deployed import DeployedRule
@@ -238,12 +238,12 @@ def text_of(event: Source | Derived) -> str | None:
     """Return the text that travels with an event, one derived event at a time."""
     if isinstance(event, Source):
         return None
-    texts, _ = made_of(*columns([list(event.bound)]))
+    texts, _ = write_origins(*columns([list(event.bound)]))
     return str(texts[0])
 
 
 def columns(matches: list[list[tuple[str, Source | Derived]]]) -> tuple[Any, ...]:
-    """Return the bound events of matches, as `made_of` takes them."""
+    """Return the bound events of matches, as `write_origins` takes them."""
     flat = [pair for match in matches for pair in match]
     offsets = np.cumsum([0, *map(len, matches)]).astype(np.int32)
     ids = pa.array([e.id if isinstance(e, Source) else "derived~1" for _, e in flat], TEXT)
@@ -258,7 +258,7 @@ def columns(matches: list[list[tuple[str, Source | Derived]]]) -> tuple[Any, ...
 )
 def test_an_alert_lists_what_its_derived_events_were_made_of(matches: list[list[tuple[str, Source | Derived]]]) -> None:
     offsets, names, _, _, inner = columns(matches)
-    lists, dropped = origin_lists(offsets, names, inner)
+    lists, dropped = list_origins(offsets, names, inner)
     assert dropped == 0
     for match, origins in zip(matches, lists.to_pylist(), strict=True):
         expected = [
@@ -276,12 +276,12 @@ def test_an_alert_lists_what_its_derived_events_were_made_of(matches: list[list[
 def test_past_the_limit_the_first_ones_stay_and_the_others_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.engine.alerts.ORIGINS_MAX", 3)
     large: list[tuple[str, Source | Derived]] = [("a", Source(f"t{n}", n)) for n in range(5)]
-    texts, dropped = made_of(*columns([large, large[:2]]))
+    texts, dropped = write_origins(*columns([large, large[:2]]))
     assert dropped == 2
     assert [text.count("\x1e") for text in texts.to_pylist()] == [3, 2]
     many: list[tuple[str, Source | Derived]] = [("h", Derived(tuple(large[:2]))) for _ in range(4)]
     offsets, names, _, _, inner = columns([many, many[:1]])
-    lists, dropped = origin_lists(offsets, names, inner)
+    lists, dropped = list_origins(offsets, names, inner)
     assert dropped == 5
     assert [[(o["place"], o["event_id"]) for o in origins] for origins in lists.to_pylist()] == [
         [(0, "t0"), (0, "t1"), (1, "t0")],

@@ -127,8 +127,8 @@ print(json.dumps([len(alerts), Compiled.names]))
 
 
 def types_of(monkeypatch: pytest.MonkeyPatch, number: int, work: Any) -> list[Any]:
-    """Return the argument types with which a kernel of CARRIERS is called."""
-    kernels: list[Any] = list(advance.CARRIERS)
+    """Return the argument types with which a kernel of MATCHERS is called."""
+    kernels: list[Any] = list(advance.MATCHERS)
     argument_types: list[Any] = []
 
     def call(*arguments: Any) -> int:
@@ -138,8 +138,8 @@ def types_of(monkeypatch: pytest.MonkeyPatch, number: int, work: Any) -> list[An
     call.__name__ = kernels[number].__name__
     kernels[number] = call
     with monkeypatch.context() as patch:
-        patch.setattr(advance, "CARRIERS", tuple(kernels))
-        patch.setattr(ahead, "CARRIERS", tuple(kernels))
+        patch.setattr(advance, "MATCHERS", tuple(kernels))
+        patch.setattr(ahead, "MATCHERS", tuple(kernels))
         work()
     return argument_types
 
@@ -148,7 +148,7 @@ def types_of(monkeypatch: pytest.MonkeyPatch, number: int, work: Any) -> list[An
 def test_it_compiles_for_the_types_of_a_match(monkeypatch: pytest.MonkeyPatch, number: int, pattern: str) -> None:
     rules = cep.parse(EVENT + pattern)
     of_match = types_of(monkeypatch, number, lambda: rules.match(payments(), cores=1))
-    of_ahead = types_of(monkeypatch, number, lambda: compile_one(advance.CARRIERS[number].__name__))
+    of_ahead = types_of(monkeypatch, number, lambda: compile_one(advance.MATCHERS[number].__name__))
     assert len(of_ahead) == 1
     assert set(of_match) == set(of_ahead)
 

@@ -26,7 +26,7 @@ from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.base.text import utc_text
 from cep.columnar.decode import Decoded
-from cep.engine.advance import CARRIERS
+from cep.engine.advance import MATCHERS
 from cep.model.setting_types import range_of
 from cep.model.settings import Settings
 from cep.rulebook.kafka import StatusTopic
@@ -188,7 +188,7 @@ class EmbeddedRunner(JobRunner):
         job, initial, workers = start.job, begins.initial, _workers(settings, start.job)
         if checkpoint is not None:
             job, initial, _ = open_folder(settings.job, checkpoint, job, begins, start.log)
-        with compiled_ahead(CARRIERS):  # kernels, in the background
+        with compiled_ahead(MATCHERS):  # kernels, in the background
             status = made_topics(settings)
             sources = _sources(settings, start.until_end, accepts_gap=self.accepts_gap)
             outlets = _outlets(start)
