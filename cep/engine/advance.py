@@ -214,7 +214,7 @@ def _advance_rules(
     while True:
         # It stops when an array of the outputs is full, and goes on from there in the next call.
         full = matcher(rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs)
-        if full == y.NOT_FULL:  # no array is full: all events are processed
+        if full == y.NOT_FULL:  # all events are processed
             return len(outputs.matches) <= limits.matches
         if full == y.FULL_MATCHES and len(outputs.work.matches) > limits.matches:
             return False

@@ -102,8 +102,8 @@ def list_origins(offsets: Int32, names: pa.Array, inner_origins: pa.Array) -> tu
     records = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1), _RECORD_MARK)  # without the first mark
     event = derived[np.asarray(pc.list_parent_indices(records))]
     alert = np.searchsorted(offsets, event, side="right") - 1
-    before = np.searchsorted(alert, np.arange(count))
-    stays = np.arange(len(alert)) - before[alert] < ORIGINS_MAX
+    first_record = np.searchsorted(alert, np.arange(count))  # of each alert
+    stays = np.arange(len(alert)) - first_record[alert] < ORIGINS_MAX
     dropped = len(alert) - int(np.count_nonzero(stays))
     parts = pc.split_pattern(records.flatten().filter(pa.array(stays)), _PART_MARK).flatten()
     event, alert = event[stays], alert[stays]
@@ -111,7 +111,7 @@ def list_origins(offsets: Int32, names: pa.Array, inner_origins: pa.Array) -> tu
     for mark, escaped in reversed(_ESCAPED):
         ids = pc.replace_substring(ids, escaped, mark)
     columns: Sequence[pa.Array] = [
-        pa.array((event - offsets[alert]).astype(np.int32)),
+        pa.array((event - offsets[alert]).astype(np.int32)),  # place
         pc.add(pc.count_substring(variables, _LEVEL_MARK).cast(pa.int32()), pa.scalar(1, pa.int32())),  # level
         variables.cast(pa.string()),
         ids.cast(pa.string()),

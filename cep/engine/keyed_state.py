@@ -196,7 +196,7 @@ def divide(
     run_part, past = part_of(keyed_state.keys), keyed_state.histories
     parts = np.union1d(run_part, part_of(keys_with_past(past)))
     states = partition_keys(keyed_state, np.searchsorted(parts, run_part), len(parts), row_registers)
-    # Segments (blocks of past events) of the store become memory of the state, and then of each part alone.
+    # Segments (blocks of past events) are detached from their stored pages to be divided, and then from the parts.
     pasts = partition_histories(replace(past, segments=detach_segments(past.segments)), parts.tolist(), part_of)
     return [
         (part, replace(state, histories=replace(past_of_part, segments=detach_segments(past_of_part.segments))))

@@ -72,16 +72,10 @@ def process_deferred(keyed_state: KeyedState, program: Program, rule: int, defer
     nothing_shared = NO_STARTS._replace(bounds=np.zeros(len(program.shared) + 1, np.int64))
     while True:
         full = advance_plain_rules(
-            program_of_rule,
-            table,
-            open_runs_of_rule,
-            nothing_shared,
-            -y.FOREVER,
-            outputs.work,
-            outputs.scratch,
+            program_of_rule, table, open_runs_of_rule, nothing_shared, -y.FOREVER, outputs.work, outputs.scratch,
             outputs.runs,
-        )
-        if full == y.NOT_FULL:  # no array is full: done
+        )  # fmt: skip
+        if full == y.NOT_FULL:
             break
         outputs.enlarge(full)
     output = outputs.runs
@@ -191,13 +185,13 @@ def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> In
         whole = earlier["sum", variable, argument]
         return whole >> _HALF_BITS if kind == "high" else whole & ((1 << _HALF_BITS) - 1)
     if kind == "rest":
-        return np.zeros_like(earlier["sum", variable, argument])
+        return np.zeros_like(earlier["sum", variable, argument])  # 0.2.0 did not keep the error
     counts = earlier["present", variable, argument].astype(np.longdouble)
     total, sum_of_squares = (
         np.ascontiguousarray(earlier[part, variable, as_float(argument)]).view(np.float64).astype(np.longdouble)
         for part in ("sum", "squares")
     )
-    unit = 10**argument.type.scale
+    unit = 10**argument.type.scale  # this build counts decimals in their smallest unit
     with np.errstate(all="ignore"):  # floats may be infinite
         mean = total * unit / np.maximum(counts, 1)
         if argument.type.is_float:
@@ -300,14 +294,14 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
     migrated = _renumbered(keyed_state, program, moves)
     if moves.leaving:
         migrated, new_row = _ordered_by_key(migrated, program)
-        for start, rule in moves.leaving:
-            migrated = process_deferred(migrated, program, rule, _deferred_rows(keyed_state, start, new_row))
-    for start, rule in moves.joining:
-        migrated = _add_notes(migrated, program, start, rule)
+        for prefix, rule in moves.leaving:
+            migrated = process_deferred(migrated, program, rule, _deferred_rows(keyed_state, prefix, new_row))
+    for prefix, rule in moves.joining:
+        migrated = _add_notes(migrated, program, prefix, rule)
     order = np.lexsort((np.arange(len(migrated)), ~migrated.is_note, migrated.run_key, migrated.run_rule))
     runs, run_rule, run_key = migrated.runs[order], migrated.run_rule[order], migrated.run_key[order]
     is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
-    is_lost &= ~np.isin(keyed_state.run_rule, [start for start, _ in moves.leaving])
+    is_lost &= ~np.isin(keyed_state.run_rule, [prefix for prefix, _ in moves.leaving])  # its rules got the events
     return replace(migrated, runs=runs, run_rule=run_rule, run_key=run_key), int(is_lost.sum())
 
 
@@ -349,22 +343,23 @@ def _ordered_by_key(keyed_state: KeyedState, program: Program) -> tuple[KeyedSta
     return replace(keyed_state, runs=runs, nodes=nodes, events=ordered), new_row
 
 
-def _deferred_rows(keyed_state: KeyedState, start: int, new_row: Int64) -> DeferredRows:
+def _deferred_rows(keyed_state: KeyedState, prefix: int, new_row: Int64) -> DeferredRows:
     """Return the events of a shared prefix, given its previous number, with their new rows."""
-    is_start = keyed_state.run_rule == start
-    length = prefix_length(keyed_state.layout.rules[start][0])
-    runs = keyed_state.runs[is_start]
+    of_prefix = keyed_state.run_rule == prefix
+    length = prefix_length(keyed_state.layout.rules[prefix][0])
+    runs = keyed_state.runs[of_prefix]
     runs[:, y.RUN_START_ROW] = new_row[runs[:, y.RUN_START_ROW]]
-    return DeferredRows(length, runs, keyed_state.run_key[is_start])
+    return DeferredRows(length, runs, keyed_state.run_key[of_prefix])
 
 
-def _add_notes(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:
-    """Note for each key that a rule with runs has processed all events of the prefix number `start`, which it joins.
+def _add_notes(keyed_state: KeyedState, program: Program, prefix: int, rule: int) -> KeyedState:
+    """Note for each key that a rule has processed all events of a prefix, which it begins to share with other rules.
 
-    A note is a row like a run in the rule's first state, at the last of these events: the rule processes later ones.
+    The events of a prefix (common first conditions) are stored once, as runs of a rule number. A note is a row of the
+    rule like a run in its first state, at the last of these events: the rule processes later events only.
     """
-    of_start = np.flatnonzero(keyed_state.run_rule == start)
-    last = of_start[np.flatnonzero(np.diff(keyed_state.run_key[of_start], append=-1))]  # sorted by key and row
+    of_prefix = np.flatnonzero(keyed_state.run_rule == prefix)
+    last = of_prefix[np.flatnonzero(np.diff(keyed_state.run_key[of_prefix], append=-1))]  # sorted by key and row
     rows, joining = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
     notes = np.repeat(program.start_runs[rule : rule + 1], len(last), axis=0)
     notes[:, y.RUN_START_ROW], notes[:, y.RUN_NODE] = rows, len(keyed_state.nodes) + np.arange(len(last))

@@ -132,7 +132,7 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
     of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
     if overflows.instructions.any():  # in the code of conditions and of derived columns (expressions of one event)
         of_evaluated, of_derived = program.vector.sums_by_result(overflows.instructions)
-        of_predicates[program.predicates.dense] += np.array(of_evaluated, np.int64)
+        of_predicates[program.predicates.evaluated] += np.array(of_evaluated, np.int64)
     # In the rest of conditions that an index finds by one of their comparisons.
     np.add.at(of_predicates, program.predicates.entries[:, y.INDEX_PREDICATE], overflows.entries)
     counts = of_runs.copy()

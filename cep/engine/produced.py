@@ -53,7 +53,7 @@ def produced_events(
 
 
 def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
-    """Make the derived events of a rule: with the measures of its matches, and their alerts' flags of the past."""
+    """Make an event of each match: with its measures as fields, and its alert's flags of incomplete histories."""
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"

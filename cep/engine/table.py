@@ -148,13 +148,13 @@ def _evaluated(
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
-    # The bitmaps of conditions, followed by one for each prefix: its large events, which rules get at once (starts.py).
+    # The bitmaps of conditions, followed by one for each prefix: its events that are not deferred (starts.py).
     bitmaps = np.zeros((max(predicates.count, 1) + len(program.shared), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
     events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)
     overflows = Overflows(np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64), past)
     if count and len(vector.code):
-        code = vector.block_code(constants, predicates.dense, program.derived_first)
+        code = vector.block_code(constants, predicates.evaluated, program.derived_first)
         evaluate_blocks(code, events, overflows.instructions)
     if count and len(predicates.groups):
         _fill_by_index(program, constants, image, events, overflows.entries)

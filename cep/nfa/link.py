@@ -55,7 +55,7 @@ class JoinedPredicates:
 
     count: int
     program_number: Int64  # by shared number of a predicate, -1 for an unused one
-    dense: Int64  # int64[D], the numbers of the evaluated predicates
+    evaluated: Int64  # int64[D], the numbers of the evaluated predicates
     evaluated_code: Int64  # int64[n, 5], rows as in JoinedVector.code
     results: Int64  # int64[D], the instruction that computes each evaluated predicate
     groups: list[tuple[int, int]]  # (kind of index, column) of each index
@@ -84,10 +84,11 @@ def join_predicates(joined: JoinedPieces, symbols: Symbols) -> JoinedPredicates:
     An atom is a comparison in a predicate that an index can answer; the rest are the predicate's other comparisons.
     """
     shared_numbers, event_types, code_lengths, atoms_counts = joined.rows(Section.PREDICATES).T
-    ids, program_number, first = assign_numbers(shared_numbers, len(symbols.predicates))
+    ids, program_number, first = assign_numbers(shared_numbers, len(symbols.predicates))  # first: row of first use
     atom_groups, constants_counts, rest_lengths, rest_results = joined.rows(Section.ATOMS).T
-    atoms = join_ranges(range_starts(atoms_counts)[first], atoms_counts[first])  # of each predicate once
-    chosen = choose(np.repeat(np.arange(len(ids)), atoms_counts[first]), atom_groups[atoms], len(ids))
+    atoms = join_ranges(range_starts(atoms_counts)[first], atoms_counts[first])  # the rows of each predicate's atoms
+    predicate_of_atom = np.repeat(np.arange(len(ids)), atoms_counts[first])
+    chosen = choose(predicate_of_atom, atom_groups[atoms], len(ids))  # the atom for the index; -1: evaluated by code
     evaluated, indexed = np.flatnonzero(chosen < 0), np.flatnonzero(chosen >= 0)
     index_atoms = atoms[chosen[indexed]]
     index_rest_lengths = rest_lengths[index_atoms]
@@ -113,7 +114,7 @@ def join_predicates(joined: JoinedPieces, symbols: Symbols) -> JoinedPredicates:
     return JoinedPredicates(
         count=len(ids),
         program_number=program_number,
-        dense=evaluated,
+        evaluated=evaluated,
         evaluated_code=code[join_ranges(code_first[code_rows], code_lengths[code_rows])],
         results=code[code_first[code_rows] + code_lengths[code_rows] - 1, 0],
         groups=[symbols.groups.items[number] for number in groups.tolist()],
@@ -126,6 +127,7 @@ def join_predicates(joined: JoinedPieces, symbols: Symbols) -> JoinedPredicates:
 def join_vector(joined: JoinedPieces, symbols: Symbols, predicates: JoinedPredicates) -> JoinedVector:
     """Join the code of all derived columns (expressions of one event), then of the evaluated predicates, each once."""
     shared_numbers, code_lengths = joined.rows(Section.DERIVED).T
+    # Each shared number gets a number in the program; `first` is the row of its first use.
     derived_ids, derived_number, first = assign_numbers(shared_numbers, len(symbols.derived))
     code_rows = join_ranges(range_starts(code_lengths)[first], code_lengths[first])
     code = np.concatenate([joined.rows(Section.DERIVED_CODE)[code_rows], predicates.evaluated_code])
@@ -166,7 +168,7 @@ def finish_predicates(predicates: JoinedPredicates, program_number: ProgramNumbe
     ends = np.cumsum(predicates.sizes)
     kinds = np.array(predicates.groups, np.int64).reshape(-1, 2)
     groups = np.column_stack([kinds[:, 0], program_number.column[kinds[:, 1]], ends - predicates.sizes, ends])
-    return PredicatePlan(predicates.count, predicates.dense.astype(np.int32), groups, entries)
+    return PredicatePlan(predicates.count, predicates.evaluated.astype(np.int32), groups, entries)
 
 
 def finish_vector(vector: JoinedVector, predicates: JoinedPredicates, program_number: ProgramNumbers) -> VectorProgram:
@@ -273,7 +275,7 @@ def _described(
 def _rows(rule_rows: Int64, joined: JoinedPieces, image: Image, rules: Sequence[DeployedRule]) -> Int64:
     """Fill the table of rules for the kernels: int64[rules, RULE_WIDTH]. Offsets of a rule become offsets in the image.
 
-    A rule processes events in [from, until); from `starts_until` on, its new version begins the matches.
+    A rule processes events in [from, until). From `starts_until` on, its next version begins the matches.
     """
     rows = rule_rows[:, : y.RULE_WIDTH].copy()
     rows[:, y.R_NUMBER] = np.arange(len(rows))
@@ -296,13 +298,13 @@ def _shared(
     counts = joined.counts(Section.PREFIXES)
     prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
     rule = np.repeat(np.arange(len(counts)), counts)
-    shorter_count = join_ranges(np.zeros(len(counts), np.int64), counts)  # of the rule's prefixes
-    prefixes[rule, shorter_count] = joined.rows(Section.PREFIXES)[:, 0]
+    length = 1 + join_ranges(np.zeros(len(counts), np.int64), counts)  # 1, 2, … for the prefixes of each rule
+    prefixes[rule, length - 1] = joined.rows(Section.PREFIXES)[:, 0]
     # A version that hands its runs over to another version shares no prefix: the owner of a run depends on its time.
     prefixes[[number for _, *both in handovers for number in both]] = -1
     states_count = int(joined.counts(Section.STATES).sum())
-    known_prefixes = symbols.prefixes.items
-    shared = shared_starts(prefixes, rows, program_number.predicate, states_count, known_prefixes, bitmaps_count)
+    prefix_symbols = symbols.prefixes.items
+    shared = shared_starts(prefixes, rows, program_number.predicate, states_count, prefix_symbols, bitmaps_count)
     for number, start in enumerate(shared):
         rows[start.rules, y.R_SHARES] = number + 1
     return shared

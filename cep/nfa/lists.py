@@ -146,7 +146,8 @@ def _add_list(
 ) -> None:
     """Read one declared list, and add its content or its diagnostics to `collected`.
 
-    `has_tokens`: it is for a field whose values are tokens (pseudonyms). `roots`: lists of a file lie in this folder.
+    `has_tokens`: it is for a field whose values are tokens (pseudonyms). `roots` are the folders of pattern files,
+    which also contain the files of lists.
     """
     span = declared.span if declared.file is None else declared.file.span
     try:

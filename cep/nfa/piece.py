@@ -32,8 +32,8 @@ from cep.nfa.tables import DERIVED, WaitRow
 class Section(IntEnum):
     """The sections of a piece, in their order. A piece is one compiled rule. Comments list the columns of a row.
 
-    The linker joins the pieces of all rules to the image, the array that kernels read. A row
-    refers to rows of another section by their count or number, not by an offset.
+    The linker joins the pieces of all rules to the image, the array that kernels read. A row refers to rows of another
+    section by their count or number, not by an offset.
     """
 
     RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA
@@ -52,11 +52,9 @@ class Section(IntEnum):
     DERIVED_CODE = 13  # instruction's number, op, a, b, c
     PREDICATES = 14  # predicate (condition of one event), event type or -1, count of instructions, count of atoms
     PREDICATE_CODE = 15  # instruction's number, op, a, b, c
-    ATOMS = (
-        16  # comparison for an index: index, count of constants, length and result register of the rest's code, or -1
-    )
+    ATOMS = 16  # comparison that an index can answer: index, count of constants, length of the rest's code, its result
     VALUES = 17  # constants of atoms
-    REST_CODE = 18  # code of the other comparisons of an atom's predicate
+    REST_CODE = 18  # code of the rest: the other comparisons of an atom's predicate
     PREFIXES = 19  # prefix, the predicate by which it extends the prefix before
     GUARD_BOUNDS = 20
 
@@ -168,7 +166,7 @@ class _SharedNumbers:
         texts = dict(constants.texts)
         self._constants: list[int] = []
         for index, slot in enumerate(constants.slots):
-            is_text = index in texts  # its slot is empty: each batch of events numbers the texts
+            is_text = index in texts  # identified by itself: its slot is empty until a batch of events numbers texts
             self._constants.append(symbols.constants.number((is_text, texts[index] if is_text else slot)))
         self._columns: list[int] = []
         self._retained: list[int] = []

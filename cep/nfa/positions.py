@@ -46,18 +46,18 @@ class Guard:
     `moment` is the time at which the guard applies:
     - "before": before the wait may take the event; "after": after it.
     - "next": after, and only at the very next event.
-    - "stop": after, unless a wait is open that also keeps this one open. A stop event of `a -> b+ until s` does it.
-    - "greedy": before, until a stop event (a guard "frees") has ended the greed of a loop: it takes all it can.
+    - "stop": after, for the stop event s of `a -> b+ until s`, unless an open wait keeps this one open (Wait.reopens).
+    - "greedy": before, until a stop event (a guard "frees") ends the greed: a greedy loop takes every event it can.
 
     The guard of a greedy loop has the bounds of the loop: an event that is too early or too late for another repetition
     does not close the waits after the loop.
     """
 
     moment: str
-    variable: str | None = None  # the event must match it,
-    condition: ir.Expr | None = None  # satisfy the condition,
-    unless: tuple[ir.Expr, ...] = ()  # none of these conditions,
-    bounds: tuple[Bound, ...] = ()  # and all limits of time
+    variable: str | None = None  # the event matches it; None: any event
+    condition: ir.Expr | None = None  # and this condition holds
+    unless: tuple[ir.Expr, ...] = ()  # and none of these holds
+    bounds: tuple[Bound, ...] = ()  # and its time is within all of these
 
 
 @valueclass(frozen=True, slots=True)
@@ -92,9 +92,7 @@ class Exit:
     count_max: int | None = None
     guards: tuple[Guard, ...] = ()  # for the next wait: forbidden events, and events that continue a greedy loop
     bounds: tuple[Bound, ...] = ()  # time limits for the next wait, from skipped optional steps
-    absences_ms: tuple[
-        int | None, ...
-    ] = ()  # of a part `a -> !b within 1 h`: [one hour]; None is an absence without time
+    absences_ms: tuple[int | None, ...] = ()  # the times of forbidden steps at the end; None: without a time
     window: Bound | None = None  # of a group that ends in an absence: the group is complete when the window closes
     reopens: tuple[int, ...] = ()  # the loops of groups that may have another round instead of going on
 

@@ -31,12 +31,12 @@ _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 class PredicatePlan:
     """The plan that fills a program's bitmaps: one bitmap per predicate, one bit per event.
 
-    Shapes: dense int32[D] are the predicates that vector code evaluates, in the order of its registers; groups int64[G,
-    INDEX_GROUP_WIDTH] and entries int64[E, INDEX_ENTRY_WIDTH] as in layout.py. There are `count` bitmaps.
+    Shapes: evaluated int32[D] are the predicates that vector code evaluates, in the order of its registers; groups
+    int64[G, INDEX_GROUP_WIDTH] and entries int64[E, INDEX_ENTRY_WIDTH] as in layout.py. There are `count` bitmaps.
     """
 
     count: int
-    dense: Int32
+    evaluated: Int32
     groups: Int64
     entries: Int64
 

@@ -66,6 +66,7 @@ class RuleTables:
     """The tables and code of one pattern, and facts that a program needs about it, in the rule's own numbers."""
 
     def __init__(self, pattern: PatternIR, schema: Schema) -> None:
+        """Begin with empty tables; `compile` fills them."""
         self.pattern, self.schema = pattern, schema
         self.constants, self.columns = Constants(), ColumnMap(schema)
         self.predicates = Predicates()
@@ -89,9 +90,7 @@ class RuleTables:
         self._predicate_of_variable: dict[str, int] = {}  # of variables whose condition reads only the event
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []  # computed columns that aggregates read: number, type
-        self.stream: tuple[
-            int, ...
-        ] = ()  # the event types whose events have positions; empty if positions do not matter
+        self.stream: tuple[int, ...] = ()  # event types whose events have positions; empty if these do not matter
 
     @property
     def _fires(self) -> bool:

@@ -94,7 +94,7 @@ def exact(code: Code, high: int, low: int | None = None) -> Twofold:
 
 
 def sum_of(code: Code, one: int, other: int) -> Twofold:
-    """Return the sum of two floats."""
+    """Return the sum of two floats, without error."""
     return exact(code, code.emit(o.FADD, one, other), code.emit(o.FADD_REST, one, other))
 
 
@@ -120,7 +120,10 @@ def _normalized(code: Code, high: int, low: int, size: int) -> Twofold:
 
 
 def _lower_twofold(code: Code, expr: Expr) -> Twofold:
-    """Emit an expression as a float, the rest, and a size of which the error is a fixed share, so that == is exact."""
+    """Emit an expression as a float, its rest, and `size`, of which the error is a fixed share.
+
+    With these, a comparison does not depend on rounding errors: numbers that differ by less are equal.
+    """
     if is_average(expr):
         return code.average(expr)
     if not expr.type.is_float:
@@ -141,9 +144,8 @@ def _lower_twofold(code: Code, expr: Expr) -> Twofold:
             single_float = exact(code, high)
             if is_exact_float(expr):
                 return single_float
-            float_size = code.constant(
-                FLOAT_SIZE, is_float=True
-            )  # a rounded float, such as a square root: larger error
+            # a rounded float, such as a square root, has a larger error
+            float_size = code.constant(FLOAT_SIZE, is_float=True)
             return single_float._replace(size=code.emit(o.FMUL, single_float.size, float_size))
 
 

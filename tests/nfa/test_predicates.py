@@ -98,4 +98,4 @@ def test_many_equal_columns_use_one_index() -> None:
     program = compile_rules(SCHEMA, ("k",), rules)
     assert len(program.predicates.groups) == 1
     assert len(program.predicates.entries) == 50
-    assert len(program.predicates.dense) == 0
+    assert len(program.predicates.evaluated) == 0
