@@ -303,11 +303,11 @@ def produce(rules: GivenRules, pieces: Pieces) -> Produced:
     for programs in programs_by_level(deployment.rulebook, schema, rules.levels_count):
         events = concat_decoded(schema, [source_events, *produced])
         for domain, program in programs.items():
-            output = MatchOutput(since_ms=begin_ms, made=[])
+            output = MatchOutput(since_ms=begin_ms, produced_matches=[])
             batch, _ = route(events, domain, schema.columns())
             match_events(program, None, without_repeats(job, batch)[0], watermark_ms, output, is_end=True)
             produced += [within_history(job, each) for each in output.produced]
-            tables += output.made or []
+            tables += output.produced_matches or []
     bound_by_match = {row["alert_id"]: row["events"] for table in tables for row in table.to_pylist()}
     return Produced(concat_decoded(schema, produced), bound_by_match)
 

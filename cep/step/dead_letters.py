@@ -61,7 +61,10 @@ def under_rules(dead_letters: Iterable[bytes], epoch: int, content_hash: str) ->
 def split_late(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, output: MatchOutput
 ) -> dict[int, EventBatch]:
-    """Return the events that are not late, by number of the key domain; describe and count each late event once."""
+    """Return the events that are not late, by number of the key domain; describe and count the others.
+
+    An event with keys in several domains counts only once.
+    """
     on_time: dict[int, EventBatch] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)

@@ -65,10 +65,10 @@ def prepare(job: Job, decoded: E) -> E:
 def drop_duplicates(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen_ids: SeenIds, output: MatchOutput
 ) -> tuple[Mapping[int, Sequence[EventBatch]], Letters]:
-    """Remove the events whose id came before, also late ones; without `dedup_ms` none.
+    """Remove the events whose id came before within `dedup_ms`, also late ones; with 0 none.
 
     `watermark_ms` is the watermark at the start of the micro-batch. Returns: the other events by number of their key
-    domain, and a description of each reused id for its dead letter.
+    domain, and for dead letters a description of each reused id: it came before with other content.
     """
     letters: Letters = []
     if job.dedup_ms == 0:
@@ -82,9 +82,10 @@ def drop_duplicates(
             if bucket >= oldest:
                 rows = np.flatnonzero(buckets == bucket)
                 bucket_events = batch if len(rows) == len(batch) else _identities(batch, rows)
+                # secrets: keys of the hash, so that a sender cannot make two ids with the same hash
                 ids = event_ids(bucket_events, seen_ids.secrets(number, bucket, bucket_events.key))
                 verdicts[rows] = seen_ids.take(number, bucket, ids, bucket_events.key)
-        unique_events[number] = [_settled(job, number, batch, verdicts, (output, letters))]
+        unique_events[number] = [_keep_new_events(job, number, batch, verdicts, (output, letters))]
     seen_ids.forget(oldest)
     return unique_events, letters
 
@@ -92,7 +93,7 @@ def drop_duplicates(
 def first_ones(job: Job, number: int, parts: Sequence[EventBatch], output: MatchOutput) -> tuple[EventBatch, Letters]:
     """Leave out the events of a finite history, which has no late ones, whose id came before; as `drop_duplicates`."""
     batch, letters = concat_batches(parts), Letters()
-    return _settled(job, number, batch, judged(_bucket_pairs(job, batch)), (output, letters)), letters
+    return _keep_new_events(job, number, batch, judged(_bucket_pairs(job, batch)), (output, letters)), letters
 
 
 def without_repeats(job: Job, batch: EventBatch) -> tuple[EventBatch, Letters]:
@@ -118,12 +119,15 @@ def reused_letters(events: Decoded) -> Letters:
     return [{"code": REUSED_CODE, "reason": _REASON, "event_id": event_id} for event_id in events.event_id.to_pylist()]
 
 
-def _settled(
-    job: Job, number: int, batch: EventBatch, verdicts: NDArray[np.uint8], outcome: tuple[MatchOutput, Letters]
+def _keep_new_events(
+    job: Job, number: int, batch: EventBatch, verdicts: NDArray[np.uint8], outputs: tuple[MatchOutput, Letters]
 ) -> EventBatch:
-    """Count and describe the repeated events of a batch. Return the new ones, without digests."""
+    """Return the events with the verdict NEW; count the others: SAME (a repeat), OTHER (a reused id, also described).
+
+    An event can be in the batches of several key domains, and counts in the first one.
+    """
     if np.count_nonzero(verdicts):
-        output, letters = outcome
+        output, letters = outputs
         output.counters["duplicates"] += count_once(job, number, batch.take(verdicts == SAME))
         reused = batch.take(verdicts == OTHER)
         reused = reused.take(is_counted(job, number, reused))

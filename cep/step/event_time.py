@@ -49,9 +49,9 @@ class PartitionTime(NamedTuple):
     last_ms: the largest event time that the clock has reached. is_behind: the source has unread records of the
     partition. active_ms: the clock up to which its events were on time, or when it was last behind; TIME_MS_MAX: the
     next micro-batch sets it. ahead_first_ms, ahead_last_ms: the first and the last event time that the clock has not
-    reached. Times between them are not stored: the watermark waits a little longer, and memory has a bound. beyond_ms:
-    the largest event time that too few records support, as long as the partition is behind. support: the records since
-    the last move, by parts: their number, and the time that all of them reach.
+    reached. Times between them are not stored: the watermark waits a little longer, and memory has a bound.
+    unconfirmed_ms: the largest event time that too few records have reached, as long as the partition is behind.
+    support: the records since the last move, by parts: their number, and the time that all of them reach.
     """
 
     last_ms: int
@@ -59,7 +59,7 @@ class PartitionTime(NamedTuple):
     active_ms: int = limits.TIME_MS_MAX
     ahead_first_ms: int = limits.TIME_MS_MAX
     ahead_last_ms: int = limits.TIME_MS_MIN
-    beyond_ms: int = limits.TIME_MS_MIN
+    unconfirmed_ms: int = limits.TIME_MS_MIN
     support: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
@@ -71,59 +71,63 @@ class PartitionTime(NamedTuple):
         if len(rest) > _VALUES_MORE:
             raise ValueError("a partition's time has too many values")
         times, support = [int(ms) for ms in rest[: len(_NO_TIMES)]], rest[len(_NO_TIMES) :]
-        active_ms, first_ms, ahead_ms, beyond_ms = [*times, *_NO_TIMES[len(times) :]]
+        active_ms, first_ms, ahead_ms, unconfirmed_ms = [*times, *_NO_TIMES[len(times) :]]
         parts = tuple((int(count), int(ms)) for part in support for count, ms in part)
-        return PartitionTime(int(last_ms), bool(is_behind), active_ms, first_ms, ahead_ms, beyond_ms, parts)
+        return PartitionTime(int(last_ms), bool(is_behind), active_ms, first_ms, ahead_ms, unconfirmed_ms, parts)
 
     def to_json(self) -> list[Any]:
         """Write it as a list; without the last two values, as an earlier build has it, where they say nothing."""
-        has_beyond = self.beyond_ms != limits.TIME_MS_MIN or self.support
-        return [*self[:-1], [list(part) for part in self.support]] if has_beyond else list(self[:-2])
+        has_unconfirmed = self.unconfirmed_ms != limits.TIME_MS_MIN or self.support
+        return [*self[:-1], [list(part) for part in self.support]] if has_unconfirmed else list(self[:-2])
 
     @property
     def latest_ms(self) -> int:
         """The largest event time, whether it counts or not."""
-        return max(self.last_ms, self.ahead_last_ms, self.beyond_ms)
+        return max(self.last_ms, self.ahead_last_ms, self.unconfirmed_ms)
 
     def joined(self, other: PartitionTime, active_ms: int = limits.TIME_MS_MAX) -> PartitionTime:
         """Add a later reading."""
         return PartitionTime(
             max(self.last_ms, other.last_ms), other.is_behind, active_ms,
             min(self.ahead_first_ms, other.ahead_first_ms), max(self.ahead_last_ms, other.ahead_last_ms),
-            max(self.beyond_ms, other.beyond_ms), _folded(self.support + other.support),
+            max(self.unconfirmed_ms, other.unconfirmed_ms), _bounded(self.support + other.support),
         )  # fmt: skip
 
-    def moved(self, read: PartitionTime, active_ms: int) -> PartitionTime:
-        """Add the records since. Their times stay beyond the partition's time until enough records support them."""
-        whole = self.joined(read, active_ms)
-        last_ms, support = self.last_ms, whole.support
+    def with_records(self, read: PartitionTime, active_ms: int) -> PartitionTime:
+        """Add the records since. Their times stay unconfirmed until enough records have reached them."""
+        joined_time = self.joined(read, active_ms)
+        last_ms, support = self.last_ms, joined_time.support
         if sum(count for count, _ in support) >= limits.SUPPORT_RECORDS_MIN:
             last_ms, support = max(last_ms, _reached_by_share(support)), ()
-        beyond_ms = max(whole.beyond_ms, read.last_ms)
-        return whole._replace(
-            last_ms=last_ms, beyond_ms=beyond_ms if beyond_ms > last_ms else limits.TIME_MS_MIN, support=support
+        unconfirmed_ms = max(joined_time.unconfirmed_ms, read.last_ms)
+        return joined_time._replace(
+            last_ms=last_ms,
+            unconfirmed_ms=unconfirmed_ms if unconfirmed_ms > last_ms else limits.TIME_MS_MIN,
+            support=support,
         )
 
-    def at(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
-        """Return the time of the partition at the clock, which may have reached more event times.
+    def at_clock(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
+        """Return the time of the partition at a later clock `now_ms`: it may have reached times that were ahead of it.
 
-        Times beyond count when there is no backlog, or at the end. A clock that went back restarts the count of
-        idleness.
+        With a backlog (unread records, further than `ahead_ms` from the clock), a reached time stays unconfirmed until
+        enough records have reached it, or the job ends. If the clock went back, the partition is active now.
         """
         time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)
         if time.ahead_first_ms <= now_ms:  # almost never
-            is_over = time.ahead_last_ms <= now_ms
+            all_reached = time.ahead_last_ms <= now_ms
             time = time._replace(
-                beyond_ms=max(time.beyond_ms, time.ahead_last_ms if is_over else time.ahead_first_ms),
-                ahead_first_ms=limits.TIME_MS_MAX if is_over else time.ahead_last_ms,
-                ahead_last_ms=limits.TIME_MS_MIN if is_over else time.ahead_last_ms,
+                unconfirmed_ms=max(time.unconfirmed_ms, time.ahead_last_ms if all_reached else time.ahead_first_ms),
+                ahead_first_ms=limits.TIME_MS_MAX if all_reached else time.ahead_last_ms,
+                ahead_last_ms=limits.TIME_MS_MIN if all_reached else time.ahead_last_ms,
             )
-        if time.beyond_ms == limits.TIME_MS_MIN and not time.support:  # almost always
+        if time.unconfirmed_ms == limits.TIME_MS_MIN and not time.support:  # almost always
             return time
         has_backlog = time.is_behind and ahead_ms is not None and time.last_ms < now_ms - ahead_ms
         if has_backlog and now_ms < NO_CLOCK and not is_end:
             return time
-        return time._replace(last_ms=max(time.last_ms, time.beyond_ms), beyond_ms=limits.TIME_MS_MIN, support=())
+        return time._replace(
+            last_ms=max(time.last_ms, time.unconfirmed_ms), unconfirmed_ms=limits.TIME_MS_MIN, support=()
+        )
 
 
 PartitionTimes = dict[str, PartitionTime]
@@ -144,23 +148,27 @@ def times_json(times: Mapping[str, PartitionTime]) -> dict[str, list[Any]]:
 
 
 def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, is_behind: bool) -> PartitionTime:
-    """Return how far a partition was read, from the times of its new events, int64[N]. `ahead_ms` is as in Job."""
+    """Return how far a partition was read, from the times of its new events, int64[N].
+
+    Events up to `ahead_ms` ahead of the clock `now_ms` are kept apart; None: all count. If the partition has unread
+    records (`is_behind`), the events are counted by time (`support`), because the time of one event proves little.
+    """
     last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else limits.TIME_MS_MIN
     if ahead_ms is None or last_ms <= now_ms:
-        return PartitionTime(last_ms, is_behind, support=_support(time_ms) if is_behind else ())
+        return PartitionTime(last_ms, is_behind, support=_counts_by_time(time_ms) if is_behind else ())
     reached = time_ms[time_ms <= now_ms]
     ahead = time_ms[(time_ms > now_ms) & (time_ms <= now_ms + ahead_ms)]
     return PartitionTime(
-        int(reached.max(initial=limits.TIME_MS_MIN)), is_behind, limits.TIME_MS_MAX,
-        int(ahead.min(initial=limits.TIME_MS_MAX)), int(ahead.max(initial=limits.TIME_MS_MIN)),
-        support=_support(reached) if is_behind else (),
+        int(reached.max(initial=limits.TIME_MS_MIN)), is_behind,
+        ahead_first_ms=int(ahead.min(initial=limits.TIME_MS_MAX)),
+        ahead_last_ms=int(ahead.max(initial=limits.TIME_MS_MIN)), support=_counts_by_time(reached) if is_behind else (),
     )  # fmt: skip
 
 
-def _support(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """Divide records by their times into a few parts, the latest first. Return (count, earliest time) of each part."""
+def _counts_by_time(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
+    """Divide records by time into a few parts, the latest first: (count, earliest time), so many confirm that time."""
     count = len(time_ms)
-    if count >= limits.SUPPORT_RECORDS_MIN:  # of many records only the latest parts are asked for
+    if count >= limits.SUPPORT_RECORDS_MIN:  # then the time that a share of 1 / SUPPORT_SHARE reaches is enough
         share = count // limits.SUPPORT_SHARE + 1
         places = [count - 2 * share, count - share]
         second_ms, first_ms = np.partition(time_ms, places)[places].tolist()
@@ -181,7 +189,7 @@ def _reached_by_share(support: Sequence[tuple[int, int]]) -> int:
     return limits.TIME_MS_MIN
 
 
-def _folded(support: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+def _bounded(support: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     """Bound the parts: two neighbours become one, all of which reaches the earlier time."""
     while len(support) > limits.SUPPORT_PARTS_MAX:
         ordered = sorted(support, key=lambda part: -part[1])
@@ -192,7 +200,9 @@ def _folded(support: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TimesRead:
-    """The readings of a micro-batch. first_ms: TIME_MS_MAX without an event. is_end: the job waits for no partition."""
+    """The times of the partitions that a micro-batch has read. first_ms: of the first event, TIME_MS_MAX without one.
+    now_ms: the clock. is_end: the job waits for no partition any more.
+    """
 
     partitions: Mapping[str, PartitionTime]
     first_ms: int = limits.TIME_MS_MAX
@@ -233,15 +243,15 @@ def merge_times(
     before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = limits.TIME_MS_MIN,
     ahead_ms: int | None = None,
 ) -> PartitionTimes:  # fmt: skip
-    """Add a reading to the earlier times of the partitions. Times only grow.
+    """Add the times of new records to the earlier times of the partitions. Times only grow. `ahead_ms` is as in Job.
 
     The watermark does not wait for a partition that has not been active for `idle_ms`. A partition is active now if it
-    is or was behind, or is new. Otherwise its active time moves by as much as its events' time, so that a trickle of
-    old events does not hold up the others. An event before `watermark_ms` is late and does not count. If all partitions
-    were idle and one has new records, all are active. At the end none is.
+    is or was behind (has unread records), or is new. Otherwise its active time moves by as much as its events' time, so
+    that a trickle of old events does not hold up the others. An event before `watermark_ms` is late and does not count.
+    If all partitions were idle and one has new records, all are active. At the end of the job none is.
     """
     now_ms, counts_ms = read.now_ms, max(watermark_ms, limits.TIME_MS_MIN + 1)
-    after = {name: time.at(now_ms, ahead_ms) for name, time in before.items()}
+    after = {name: time.at_clock(now_ms, ahead_ms) for name, time in before.items()}
     was_silent = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
     is_silent = True
     for name, time in read.partitions.items():
@@ -253,11 +263,11 @@ def merge_times(
             is_silent = is_silent and time.latest_ms < counts_ms
         else:
             is_silent = False
-        after[name] = after.get(name, _UNREAD).moved(time, active_ms).at(now_ms, ahead_ms)
+        after[name] = after.get(name, _UNREAD).with_records(time, active_ms).at_clock(now_ms, ahead_ms)
     if read.is_end or (was_silent and not is_silent):
         active_ms = now_ms - idle_ms - 1 if read.is_end else now_ms
         after = {name: time._replace(active_ms=active_ms) for name, time in after.items()}
-        after = {name: time.at(now_ms, is_end=True) for name, time in after.items()} if read.is_end else after
+        after = {name: time.at_clock(now_ms, is_end=True) for name, time in after.items()} if read.is_end else after
     return after
 
 
@@ -272,7 +282,7 @@ def too_far_ahead(times: Mapping[str, PartitionTime], ahead_ms: int | None) -> f
     """Return the partitions with a backlog to skip: further than the slowest by more than this. None: no partition."""
     if len(times) < 2 or ahead_ms is None:
         return frozenset()
-    behind = {name: max(time.last_ms, time.beyond_ms) for name, time in times.items() if time.is_behind}
+    behind = {name: max(time.last_ms, time.unconfirmed_ms) for name, time in times.items() if time.is_behind}
     slowest_ms = min(behind.values(), default=limits.TIME_MS_MAX)
     return frozenset(name for name, last_ms in behind.items() if last_ms > slowest_ms + ahead_ms)
 

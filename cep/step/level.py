@@ -51,17 +51,20 @@ from cep.step.ports import ArrivalPorts, DomainPages, DomainPasts, Events, Level
 def match_pages(
     pages: DomainPages, program: Program, batch: EventBatch, watermark_ms: int, output: MatchOutput
 ) -> None:
-    """Match the events and deadlines of a domain's pages together, and write the pages back. Raises: StateError."""
+    """Match the events and deadlines of a domain's pages (stored state of a few keys each, numbered by slot) together,
+    and write the pages back. Raises: StateError.
+    """
     plan = program.histories
     history_slots = np.unique(pages.pasts.slots(batch.key)).tolist() if plan is not None and len(batch) else []
-    for slot in sorted(
-        set(pages.pasts.stored(watermark_ms if plan is not None else TIME_MS_MAX)).difference(history_slots)
-    ):
+    over_ms = (
+        watermark_ms if plan is not None else TIME_MS_MAX
+    )  # without a rule that looks back, all histories are over
+    for slot in sorted(set(pages.pasts.expired(over_ms)).difference(history_slots)):
         pages.pasts.remove(slot)
     slots = pages.touched(batch.key, watermark_ms)
     if not len(slots):
         return
-    taken_state, orphans = pages.take(slots, program)
+    taken_state, orphans = pages.take(slots, program)  # orphans: runs of rules that are over
     state_before = empty_state(program) if taken_state is None else taken_state
     runs_before = orphans + len(state_before)
     if plan is not None:
@@ -116,12 +119,14 @@ def drop_pages(pages: DomainPages, output: MatchOutput) -> None:
     dropped = pages.drop()
     output.counters["runs_orphaned"] += dropped
     output.counters["runs"] -= dropped
-    for slot in pages.pasts.stored(TIME_MS_MAX):
+    for slot in pages.pasts.expired(TIME_MS_MAX):
         pages.pasts.remove(slot)
 
 
 class LastEvent(NamedTuple):
-    """The last matched event in the watermark's millisecond: its microseconds, and its declared order field."""
+    """The last matched event in the watermark's millisecond, which later events should follow: its microseconds, and
+    its value in the field that the schema declares for the order.
+    """
 
     us: int
     declared: int
@@ -172,11 +177,11 @@ _OF_FIRST_LEVEL = ("late_events", "duplicates", "reused_ids", "events_without_ru
 
 @dataclass(frozen=True, slots=True)
 class LevelTask:
-    """The rules and times for matching one level of a micro-batch.
+    """The rules and times for matching one level of a micro-batch. Its rules read events that lower levels produce.
 
     programs: of this level, by key domain. domains: the domains with rules at any level. before_ms, watermark_ms: the
-    watermark at the start and the end. due_ms: events before it may be matched. since_ms: the job has seen all events
-    from then on. last_event: the last matched event of `before_ms`, if others of that time may come.
+    watermark at the start and the end. due_ms: events before it may be matched, later ones wait. since_ms: the job has
+    seen all events from then on. last_event: the last matched event of `before_ms`, if others of that time may come.
     """
 
     job: Job
@@ -191,16 +196,18 @@ class LevelTask:
 
 
 def match_level(task: LevelTask, portion: Portion) -> MatchOutput:
-    """Match the events of a portion whose time has come, up to the watermark. Raises: StateError, StoreError."""
+    """Match the due events of some key groups (`portion`) with one level of rules: steps 4 to 7 of a micro-batch
+    (step.py does the others). Rules of a level read events that lower levels produce. Raises: StateError, StoreError.
+    """
     output = MatchOutput(since_ms=task.since_ms)
     due_batches: dict[int, list[EventBatch]] = {}
     for arrivals, events in zip(portion.ports.parts, portion.events, strict=True):
-        # 4 duplicates
+        # step 4: drop duplicates
         new, reused = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
-        # 5 late
+        # step 5: set late events aside
         output.events_aside += reused
         on_time = split_late(task.job, new, task.before_ms, output)
-        # 6 due
+        # step 6: find the due events
         if task.last_event is not None:
             for number, batch in on_time.items():
                 ties = out_of_order(batch, task.before_ms, task.last_event)
@@ -208,7 +215,7 @@ def match_level(task: LevelTask, portion: Portion) -> MatchOutput:
                     output.counters["ties_out_of_order"] += count_once(task.job, number, batch.take(ties))
         for number, batch in _due_events(task, arrivals, on_time).items():
             due_batches.setdefault(number, []).append(batch)
-    # 7 match
+    # step 7: match
     _match_domains(task, portion.ports, due_batches, output)
     if task.level > 0:
         output.events_aside.clear()

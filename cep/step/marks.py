@@ -31,7 +31,9 @@ Keys = dict[str, list[str]]  # by the fields of the key domain, as "card_id"
 def keys_of_flawed(
     decoded: Decoded, domains: Sequence[Sequence[str]], batches: Sequence[EventBatch]
 ) -> dict[tuple[str, int], Keys]:
-    """Return the keys of each event that has unreadable values, by the event's id and time."""
+    """Return the keys of each event with unreadable values, by its id and time: for its dead letter, and to flag the
+    next alerts of these keys, because a rule may have missed a value.
+    """
     flawed = {(poison.event_id, poison.time_ms) for poison in decoded.poison if poison.bad_values}
     keys: dict[tuple[str, int], Keys] = {event: {} for event in flawed}
     if not flawed:
@@ -39,9 +41,10 @@ def keys_of_flawed(
     event_ids = pa.array(sorted({event_id for event_id, _ in flawed}), TEXT)
     for domain, batch in zip(domains, batches, strict=True):
         rows = np.flatnonzero(rows_among(batch.event_id, event_ids) >= 0)
-        places = pa.array(rows)
-        columns = batch.event_id.take(places).to_pylist(), batch.time_ms[rows].tolist(), batch.key.take(places)
-        for event_id, time_ms, key in zip(columns[0], columns[1], columns[2].to_pylist(), strict=True):
+        row_numbers = pa.array(rows)
+        event_ids_here, domain_keys = batch.event_id.take(row_numbers), batch.key.take(row_numbers)
+        events = zip(event_ids_here.to_pylist(), batch.time_ms[rows].tolist(), domain_keys.to_pylist(), strict=True)
+        for event_id, time_ms, key in events:
             if (event_id, time_ms) in flawed:
                 keys_of_domain = keys[event_id, time_ms].setdefault(",".join(domain), [])
                 if key not in keys_of_domain:
@@ -83,9 +86,10 @@ def marks_from_bytes(data: bytes) -> Marks:
 def with_marks(
     alerts: pa.Table, keys: Mapping[tuple[str, int], str], marks: Marks, last_alerts: LastAlerts | None = None
 ) -> pa.Table:
-    """Set the column `flawed` of alerts whose key had an event with unreadable values near that time.
+    """Set the column `flawed` of alerts whose key had an event with unreadable values less than MARK_MS before.
 
-    `keys` are the key fields of each rule and version, `last_alerts` has earlier marks. Cost: a look-up for each alert.
+    `marks` are the times of such events by key, `last_alerts` has earlier ones. `keys` are the key fields of each rule
+    and version. Cost: a look-up for each alert.
     """
     has_marks = last_alerts is not None and last_alerts.marks_count > 0
     if not alerts.num_rows or not (marks or has_marks):
@@ -104,7 +108,7 @@ def with_marks(
 
 
 def remember_marks(last_alerts: LastAlerts, marks: Marks) -> int:
-    """Store marks in the last alerts of a job. Return how many keys were left out, beyond the limit on marks."""
+    """Store marks (by key, times of unreadable events) in the last alerts. Return how many keys a limit left out."""
     lost_count = 0
     for name_key, times in marks.items():
         mark = last_alerts.last.get(name_key)

@@ -25,15 +25,16 @@ from cep.step.job import add_counts
 class MatchOutput:
     """The results of matching: alerts, counters by name, derived events, and keys that lost partial matches to a limit.
 
-    `since_ms` is an input: the job has seen all events from then on. `made`, if requested: matches of derived events.
-    `events_aside`: late events and reused ids as their dead letters describe them.
+    `since_ms` is an input: the job has seen all events from then on. `produced`: events that rules emit for other
+    rules; `produced_matches`: their matches, None if not requested. `events_aside`: late events and events with a
+    reused id, as their dead letters describe them.
     """
 
     alerts: list[pa.Table] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     produced: list[Decoded] = field(default_factory=list)
     since_ms: int = TIME_MS_MIN
-    made: list[pa.Table] | None = None
+    produced_matches: list[pa.Table] | None = None
     evicted: list[Evicted] = field(default_factory=list)
     events_aside: list[dict[str, Any]] = field(default_factory=list)
 
@@ -56,35 +57,35 @@ def match_events(
         is_before = batch.time_ms < change_ms
         if not is_before.any() and (keyed_state is None or not (keyed_state.run_rule == giver).any()):
             continue
-        keyed_state = _advanced(program, keyed_state, batch.take(is_before), min(change_ms, watermark_ms), output)
+        keyed_state = _match_slices(program, keyed_state, batch.take(is_before), min(change_ms, watermark_ms), output)
         keyed_state = hand_over(keyed_state, program, giver, taker)
         batch = batch.take(~is_before)
-    return _advanced(program, keyed_state, batch, watermark_ms, output, is_end=is_end)
+    return _match_slices(program, keyed_state, batch, watermark_ms, output, is_end=is_end)
 
 
-def _advanced(
+def _match_slices(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput, *,
     is_end: bool = False,
 ) -> KeyedState:  # fmt: skip
-    """Match events without a handover between versions. Return the new keyed state."""
-    for advanced in advance_in_slices(program, keyed_state, batch, watermark_ms, is_end=is_end):
-        keyed_state = advanced.keyed_state
-        add_counts(output.counters, advanced.counters)
-        output.evicted += advanced.evicted
-        if len(advanced.matches):
-            _hand_on(program, advanced.matches, output)
+    """Match events slice by slice under unchanged versions of the rules; add the results to `output`."""
+    for slice_result in advance_in_slices(program, keyed_state, batch, watermark_ms, is_end=is_end):
+        keyed_state = slice_result.keyed_state
+        add_counts(output.counters, slice_result.counters)
+        output.evicted += slice_result.evicted
+        if len(slice_result.matches):
+            _collect_matches(program, slice_result.matches, output)
     assert keyed_state is not None, "there is one slice at least"
     return keyed_state
 
 
-def _hand_on(program: Program, matches: Matches, output: MatchOutput) -> None:
+def _collect_matches(program: Program, matches: Matches, output: MatchOutput) -> None:
     parts = alerting(program, matches)
     if parts:
         output.alerts.append(alerts_of(parts, matches, output.since_ms, output.counters))
         for part in parts:
             rule = part.rule.deployed
             output.counters[f"alerts[{rule.rule_id}@{rule.version}]"] += len(part.rows)
-    events = produced_events(program, matches, output.counters, output.since_ms, output.made)
+    events = produced_events(program, matches, output.counters, output.since_ms, output.produced_matches)
     if events is not None:
         output.produced.append(events)
         output.counters["events_produced"] += len(events)

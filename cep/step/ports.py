@@ -57,26 +57,30 @@ class WaitingEvents(Protocol):
 
 
 class DomainPasts(Protocol):
-    """The port to the histories of one key domain in some key groups. A slot is the number of a page of them."""
+    """The port to the histories (past events) of a key domain (keys made of the same fields) in some key groups. A slot
+    is the number of a page: the stored histories of a few keys.
+    """
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
         """Return the slot of each key's histories: int64[N]. It may differ from the slot of its runs."""
 
-    def stored(self, watermark_ms: int) -> list[int]:
-        """Return the slots whose histories have all expired at the watermark."""
+    def expired(self, watermark_ms: int) -> list[int]:
+        """Return the slots whose histories have all expired at the watermark, so that they can be removed."""
 
     def read(self, slot: int) -> Histories:
         """Return the histories of a slot; an absent slot has empty ones. Raises: StateError."""
 
     def write(self, slot: int, histories: Histories, over_ms: int) -> None:
-        """Replace the histories that were read. All of them expire at `over_ms` at the latest."""
+        """Replace the histories that were read. All of them have expired at `over_ms`."""
 
     def remove(self, slot: int) -> None:
         """Forget the histories of a slot, if there are any."""
 
 
 class DomainPages(Protocol):
-    """The port to the pages of one key domain in some key groups. A slot is the number of a page among them."""
+    """The port to the pages (stored runs of a few keys each) of a key domain (keys made of the same fields) in some key
+    groups. A slot is the number of a page among them.
+    """
 
     @property
     def pasts(self) -> DomainPasts:
@@ -134,7 +138,9 @@ class Portion:
 
 
 class Ports(Protocol):
-    """The interface through which a micro-batch reaches its runner: rules, programs, levels and key groups."""
+    """The interface through which a micro-batch reaches its runner: rules, programs, key groups, and levels, whose
+    rules read events that rules of lower levels produce.
+    """
 
     @property
     def rules(self) -> JobRules:
@@ -151,5 +157,5 @@ class Ports(Protocol):
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
         """Divide the events of a level among its key groups and call `work` for each portion, perhaps at the same time.
 
-        Events before `due_ms` may be matched. Results come in the order of the key groups.
+        Events before `due_ms` may be matched, the others wait. Results come in the order of the key groups.
         """

@@ -43,11 +43,11 @@ class Examples:
         """Add the dead letters of a micro-batch or a replay, up to a limit on all of them."""
         for line in islice(dead_letters, _DEAD_LETTERS_READ_MAX - self.looked_count):
             self.looked_count += 1
-            if is_audit(line):
+            if is_audit(line):  # lines about changes of rules travel among the dead letters
                 continue
             letter = orjson.loads(line)
-            code, place = str(letter.get("code", "")), _FIELD.match(str(letter.get("reason", "")))
-            self._add((code, place[1] if place else ""), letter)
+            code, field_match = str(letter.get("code", "")), _FIELD.match(str(letter.get("reason", "")))
+            self._add((code, field_match[1] if field_match else ""), letter)
 
     def join(self, later: Examples) -> None:
         """Add the examples of later micro-batches."""
@@ -70,7 +70,10 @@ class Rejections:
 
     @classmethod
     def of(cls, counters: Mapping[str, int], examples: Examples) -> Rejections:
-        """Summarise the rejected records from the counters of a replay, or of a job so far."""
+        """Summarise the rejected records from the counters of a replay, or of a job so far.
+
+        Names: `poison[CODE]` (whole records), `bad_values[CODE]` (unreadable values; FLAWED_EVENTS), and _CODES.
+        """
         by_code: Counter[str] = Counter()
         for name, count in counters.items():
             base, _, label = name.rstrip("]").partition("[")

@@ -198,21 +198,21 @@ def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
 def change_rules(
     rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None, now_ms: int = NO_CLOCK
 ) -> Change:
-    """Apply control records to a rulebook, in their order. `seen_ms`: no later event has been matched in any key group.
+    """Apply control records to a copy of a rulebook, in order. `seen_ms`: no key group has matched a later event.
 
-    The first change also has the audit lines about the rules that the job begins with.
+    The first change also has the audit lines about the rules that the job begins with; `trail` is the end of the audit.
     """
     rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
     if has_new_signers(rulebook):
         first = tuple(note_signers(rulebook))
-    elif has_unsaid(rules, before):
+    elif lacks_initial_audit(rules, before):
         rulebook.trail, first = _initial(rules).trail, _initial(rules).audit
     dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, rules.job.latest_ms(now_ms))
     after = _remember(rules, rulebook)
     return Change(after, (*first, *dead_letters), counters, heartbeat_ms)
 
 
-def has_unsaid(rules: JobRules, rulebook: NamedRulebook) -> bool:
+def lacks_initial_audit(rules: JobRules, rulebook: NamedRulebook) -> bool:
     """Return True if the audit of a job is still empty, and must get a line for each initial rule."""
     book = rulebook.rulebook
     if not writes_audit(book) or book.trail.head.count:
@@ -238,13 +238,9 @@ def forget_rules(rules: JobRules, before: NamedRulebook, watermark_ms: int) -> N
 
 
 def apply_records(
-    rulebook: Rulebook,
-    records: tuple[bytes, ...],
-    seen_ms: int | None,
-    latest_ms: int = NO_CLOCK,
-    *,
+    rulebook: Rulebook, records: tuple[bytes, ...], seen_ms: int | None, latest_ms: int = NO_CLOCK, *,
     are_first: bool = False,
-) -> tuple[list[bytes], Counter[str], int]:
+) -> tuple[list[bytes], Counter[str], int]:  # fmt: skip
     """Apply control records in order; a heartbeat beyond `latest_ms` is refused.
 
     Returns: lines of the audit (base/audit.py) and dead letters of the refused records, counters, the latest heartbeat.
@@ -429,7 +425,9 @@ class InForce:
 
 
 class Programs:
-    """The compiled programs of a process, by rulebook and event types. A changed list compiles no rule again."""
+    """The compiled programs of a process, by rulebook and event types, one for each level and key domain. Rules of a
+    level read the events that lower levels produce. A changed list compiles no rule again.
+    """
 
     def __init__(self) -> None:
         self._programs: dict[tuple[str, Schema], tuple[Lists, list[dict[KeyDomain, Program]]]] = {}

@@ -38,16 +38,16 @@ from cep.step.job import ARRIVAL, Job, add_counts, nonzero
 from cep.step.level import LastEvent, LevelTask, last_matched, match_level
 from cep.step.marks import NO_MARKS, Marks, remember_marks, with_marks
 from cep.step.ports import Events, Ports
-from cep.step.rules import InForce, JobRules, NamedRulebook, change_rules, forget_rules, has_unsaid
+from cep.step.rules import InForce, JobRules, NamedRulebook, change_rules, forget_rules, lacks_initial_audit
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """The state of a job, or of one of its key groups, between two micro-batches.
 
-    The job has seen all events from `since_ms` on, except those before `gap_ms`: an operator has let it go on though
-    some of these may be missing. `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has
-    records from before it. `last_event` was matched, and others of its millisecond may come.
+    The job has seen all events from `since_ms` on. Events between it and `gap_ms` may be missing: an operator has let
+    the job go on without them. `heartbeat_ms` is a heartbeat that does not move the watermark yet, because a partition
+    has unread records from before it. `last_event` was matched last; later events of its millisecond must follow it.
     """
 
     rulebook: NamedRulebook
@@ -73,8 +73,8 @@ class Outcome:
     """The outcome of a micro-batch.
 
     in_force: the rules that it was matched with. refused, rule_counters: the dead letters of refused control records,
-    and the counters of all; they are equal for all key groups, so only one of them reports. produced: for the next
-    level.
+    and the counters of all; they are equal for all key groups, so only one of them reports. events_aside: late events
+    and events with a reused id. produced: events that rules emit, matched by the rules of the next level.
     """
 
     progress: Progress
@@ -135,7 +135,7 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
 def _begin(progress: Progress, ports: Ports, controls: tuple[bytes, ...], now_ms: int) -> Outcome:
     """Apply the control records. The latest heartbeat among them counts, unless it is ahead of the clock."""
     rules = ports.rules
-    if not controls and not has_unsaid(rules, progress.rulebook):
+    if not controls and not lacks_initial_audit(rules, progress.rulebook):
         return Outcome(progress, ports.programs.in_force(progress.rulebook, rules.job))
     change = change_rules(rules, progress.rulebook, controls, _matched_ms(rules, progress), now_ms)
     heartbeat_ms = max(progress.heartbeat_ms, change.heartbeat_ms)
@@ -161,12 +161,9 @@ def _move_times(job: Job, progress: Progress, read: event_time.TimesRead, before
     if not any(time.is_behind for time in times.values()):
         moved_ms, heartbeat_ms = max(moved_ms, heartbeat_ms), TIME_MS_MIN
     return replace(
-        progress,
-        watermark_ms=max(progress.watermark_ms, moved_ms),
-        times=times,
+        progress, watermark_ms=max(progress.watermark_ms, moved_ms), times=times, heartbeat_ms=heartbeat_ms,
         since_ms=event_time.earliest_seen(progress.since_ms, read.first_ms, before_ms),
-        heartbeat_ms=heartbeat_ms,
-    )
+    )  # fmt: skip
 
 
 def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
@@ -191,15 +188,15 @@ class FilteredAlerts:
 def filter_alerts(
     alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int, marks: Marks = NO_MARKS
 ) -> FilteredAlerts:
-    """Remove the alerts that rules suppress, and remember the sent ones. Mark the alerts of keys with flawed events.
+    """Remove the alerts that rules suppress, and remember the sent ones. Flag the alerts of keys with flawed events.
 
-    alerts: sorted as sort_alerts does. memory: changed in place; entries that have expired at the watermark are
-    removed.
+    A flawed event has unreadable values; `marks` are the times of such events by key. alerts: sorted as sort_alerts
+    does. memory: changed in place; entries that have expired at the watermark, or exceed a limit, are removed.
     """
     if not alerts.num_rows and not marks:  # then nothing is remembered either
         return FilteredAlerts(alerts, (), Counter())
     alerts = with_marks(alerts, policies.keys, marks, memory)
-    lost_count = remember_marks(memory, marks)
+    lost_count = remember_marks(memory, marks)  # beyond a limit
     suppression = suppress_alerts(alerts, policies, memory.last)
     memory.put(suppression.fired)
     counters = Counter(count_suppressed(suppression))

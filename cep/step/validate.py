@@ -24,7 +24,7 @@ from cep.step.rejections import poison_counts
 class ValidEvents:
     """The valid events of a micro-batch by number of their key domain, and the dead letters (JSON) of the others.
 
-    `marks` are of the keys of events with unreadable values. Shape: time_ms int64[N], of all valid events.
+    `marks`: by key, the times of events with unreadable values. Shape: time_ms int64[N], of all valid events.
     """
 
     batches: tuple[EventBatch, ...]

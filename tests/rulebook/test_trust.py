@@ -46,7 +46,7 @@ from cep.rulebook.trust import (
     with_nonce,
 )
 from cep.step.job import Job
-from cep.step.rules import JobRules, apply_records, change_rules, has_unsaid, rule_status, rulebook_of
+from cep.step.rules import JobRules, apply_records, change_rules, lacks_initial_audit, rule_status, rulebook_of
 from tests.rulebook.people import ADA, ADA_AGAIN, BOB, EVE, RULE_SET, SIGNERS, TRUST, by_two, upsert_by_two
 from tests.rulebook.records import SCHEMA, new_book, restarted, retire, upsert
 
@@ -542,14 +542,14 @@ def test_a_job_of_an_earlier_build_begins_its_chain_where_it_goes_on() -> None:
 def test_the_first_rules_have_lines_too() -> None:
     rules = JobRules(AUDITED, (FIRST_OF_ADA.to_json(),))
     before = rulebook_of(rules, "")
-    assert has_unsaid(rules, before)
+    assert lacks_initial_audit(rules, before)
     change = change_rules(rules, before, (DATA[1],), None)
     first, snooze = (orjson.loads(line) for line in change.dead_letters)
     assert (first["what"], first["id"], first["signers_version"]) == ("first", "r", None)
     assert (snooze["what"], snooze["kind"]) == ("change", "snooze")
-    assert not has_unsaid(rules, change.after)
+    assert not lacks_initial_audit(rules, change.after)
     plain = JobRules(replace(AUDITED, is_audited=False), (FIRST_OF_ADA.to_json(),))
-    assert not has_unsaid(plain, rulebook_of(plain, ""))
+    assert not lacks_initial_audit(plain, rulebook_of(plain, ""))
     assert change_rules(plain, rulebook_of(plain, ""), (DATA[1],), None).dead_letters == ()
 
 

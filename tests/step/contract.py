@@ -220,17 +220,17 @@ def histories_are_kept_until_they_are_over(case: Case) -> None:
     (slot,) = pasts.slots(pa.array(["s"], TEXT)).tolist()
     past = pasts.read(slot)
     assert past.keys.to_pylist() == ["s"]
-    assert pasts.stored(3_000) == []
-    assert pasts.stored(TIME_MS_MAX) == [slot]
+    assert pasts.expired(3_000) == []
+    assert pasts.expired(TIME_MS_MAX) == [slot]
     pasts.write(slot, past, 5_000)
     case.close()
     pasts = level_ports(case).pages[SHOP].pasts
-    assert (pasts.stored(4_999), pasts.stored(5_000)) == ([], [slot])
+    assert (pasts.expired(4_999), pasts.expired(5_000)) == ([], [slot])
     pasts.remove(slot)
     pasts.remove(slot)
     case.close()
     pasts = level_ports(case).pages[SHOP].pasts
-    assert pasts.stored(TIME_MS_MAX) == []
+    assert pasts.expired(TIME_MS_MAX) == []
     assert len(pasts.read(slot).keys) == len(Histories().keys) == 0
 
 

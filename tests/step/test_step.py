@@ -406,7 +406,7 @@ class PlainPasts:
         self.slots = slots
         self.held: dict[int, tuple[Histories, int]] = {}
 
-    def stored(self, watermark_ms: int) -> list[int]:
+    def expired(self, watermark_ms: int) -> list[int]:
         return [slot for slot, (_, over_ms) in self.held.items() if over_ms <= watermark_ms]
 
     def read(self, slot: int) -> Histories:

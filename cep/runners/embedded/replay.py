@@ -148,7 +148,7 @@ def replay(
                 dead_letters += evicted_dead_letters(output.evicted)
                 produced += output.produced
                 if made is not None:
-                    made += [table.select(["alert_id", "events"]) for table in output.made or ()]
+                    made += [table.select(["alert_id", "events"]) for table in output.produced_matches or ()]
                 if keyed_state and ending is not None:
                     ended.setdefault(domain, []).append(keyed_state)
             if ending is not None:
@@ -205,7 +205,7 @@ def _match_level(
     share_keys = [share_key for share_key in sorted(shares) if job.domains[share_key[0]] in programs]  # (domain, share)
 
     def match(share_key: tuple[int, int]) -> tuple[MatchOutput, KeyedState]:
-        output = MatchOutput(since_ms=span.first_ms, made=[] if keeps_made else None)
+        output = MatchOutput(since_ms=span.first_ms, produced_matches=[] if keeps_made else None)
         program = programs[job.domains[share_key[0]]]
         events = concat_batches(shares.pop(share_key) if is_last else shares[share_key])  # the last one frees memory
         return output, match_events(program, None, events, span.watermark_ms, output, is_end=span.is_end)

@@ -286,7 +286,7 @@ class ShareHistories:
     def slots(self, keys: pa.Array) -> Int64:
         return key_slots(keys, self._job.groups_count, self._job.pages_count, self._first_group)
 
-    def stored(self, watermark_ms: int) -> list[int]:
+    def expired(self, watermark_ms: int) -> list[int]:
         """Return the slots whose histories have all expired at the watermark."""
         (expired_slots,) = (self._expiry_ms <= min(watermark_ms, entries.NEVER - 1)).nonzero()
         return expired_slots.tolist()
@@ -452,9 +452,9 @@ class _JoinedHistories:
     def slots(self, keys: pa.Array) -> Int64:
         return self._parts[0].slots(keys)  # counted from its first key group on, also beyond its last one
 
-    def stored(self, watermark_ms: int) -> list[int]:
+    def expired(self, watermark_ms: int) -> list[int]:
         owned = zip(self._parts, self._firsts, strict=True)
-        return [first + slot for part, first in owned for slot in part.stored(watermark_ms)]
+        return [first + slot for part, first in owned for slot in part.expired(watermark_ms)]
 
     def read(self, slot: int) -> Histories:
         part, part_slot = self._at(slot)

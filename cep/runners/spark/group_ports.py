@@ -205,7 +205,7 @@ class _Pasts:
         self._heads, self._segments = stored.past, stored.segments
         self._there: dict[int, dict[int, str]] = {}  # of the pages of this call: number → digest
 
-    def stored(self, watermark_ms: int) -> list[int]:
+    def expired(self, watermark_ms: int) -> list[int]:
         domain_pages = [(page, ms) for page, ms in self._over.items() if page >> PAGE_BITS == self._base >> PAGE_BITS]
         return [page - self._base for page, ms in domain_pages if ms <= watermark_ms]
 
