@@ -34,8 +34,9 @@ from cep.nfa.columns import Column
 def fill_computed(
     kinds: Sequence[Column], lists: Lists, texts: pa.Array, first_row: int, columns: Int64, nulls: UInt8
 ) -> pa.Array:
-    """Fill the computed columns from the first new row on. Return the dictionary with the texts of their values added.
+    """Fill the columns that are functions of another one, from `first_row` on. A text is an index into `texts`.
 
+    Return `texts` with the results that are new texts added.
     Cost: O(N) for each such column, and its function once for each distinct text of its source.
     """
     columns, nulls = columns[:, first_row:], nulls[:, first_row:]
@@ -53,34 +54,34 @@ def fill_computed(
             columns[number] = of_times(call.fn, str(_constant(call.arguments[1])), columns[source])
             continue
         if source not in used_texts:
-            used_texts[source] = _present(columns[source], nulls[source], len(texts))
+            used_texts[source] = _used_texts(columns[source], nulls[source], len(texts))
         values = of_texts(call, texts.take(pa.array(used_texts[source])))
         if column.type.is_text:
             computed.append((number, used_texts[source], values))
         else:
-            _scatter(used_texts[source], *slots(values), columns[source], columns[number], nulls[number])
+            _write_by_text(used_texts[source], *slots(values), columns[source], columns[number], nulls[number])
     if not computed:
         return texts
-    # The texts that are there differ from each other, so they keep their numbers.
+    # The old texts come first and differ from each other, so they keep their indexes.
     joined = encoded(pa.concat_arrays([texts, *(values for _, _, values in computed)]))
     codes, position = np.asarray(joined.indices).astype(np.int64), len(texts)
-    for number, numbers, values in computed:
+    for number, texts_used, values in computed:
         value_codes = codes[position : position + len(values)]
         source = kinds[number].source
         no_nulls = np.zeros(len(value_codes), np.uint8)
-        _scatter(numbers, value_codes, no_nulls, columns[source], columns[number], nulls[number])
+        _write_by_text(texts_used, value_codes, no_nulls, columns[source], columns[number], nulls[number])
         position += len(values)
     return joined.dictionary
 
 
-def _present(codes: Int64, nulls: UInt8, texts_count: int) -> Int64:
+def _used_texts(codes: Int64, nulls: UInt8, texts_count: int) -> Int64:
     """Return the numbers of the texts that the column has."""
     is_used = np.zeros(texts_count, bool)
     is_used[codes[nulls == 0]] = True
     return np.flatnonzero(is_used)
 
 
-def _scatter(used_texts: Int64, values: Int64, flags: UInt8, codes: Int64, column: Int64, nulls: UInt8) -> None:
+def _write_by_text(used_texts: Int64, values: Int64, flags: UInt8, codes: Int64, column: Int64, nulls: UInt8) -> None:
     """Write the value of each used text to the rows that have the text; null where `flags` is set."""
     table = np.zeros(int(used_texts[-1]) + 1 if len(used_texts) else 1, np.int64)
     # A row without text has number 0 whether that text is present or not.
@@ -95,16 +96,19 @@ def _scatter(used_texts: Int64, values: Int64, flags: UInt8, codes: Int64, colum
 def _fill_listed(
     call: Call, lists: Lists, texts: pa.Array, times_ms: Int64, source: Int64, is_member: Int64, nulls: UInt8
 ) -> None:
-    """Fill the column of list membership by the version of the list at each row's time; null before the first one."""
-    named = call.arguments[1]
-    timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
+    """Fill the column of list membership by the version of the list at each row's time; null before the first one.
+
+    `source` is the looked-up column: numbers, or indexes into `texts`.
+    """
+    list_name = call.arguments[1]
+    timeline = timeline_of(lists, str(_constant(list_name)), list_kind(list_name.type))
     for content, rows in spans(timeline, times_ms):
         if content is None:
             nulls[rows] = 1
         elif not call.arguments[0].type.is_text:
             is_member[rows] = content.numbers_within(source[rows])
         else:
-            used_texts = _present(source[rows], nulls[rows], len(texts))
+            used_texts = _used_texts(source[rows], nulls[rows], len(texts))
             is_listed, is_invalid = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(used_texts))))
             table = np.zeros((2, len(texts) + 1), np.uint8)
             table[:, used_texts] = is_listed, is_invalid

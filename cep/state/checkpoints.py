@@ -142,27 +142,22 @@ class Checkpoints(Closing):
     """A writer of checkpoints into a target, one after the other, in a thread of its own. Use it from one thread."""
 
     def __init__(
-        self,
-        target: Target,
-        work: Path,
-        *,
-        kept_count: int = CHECKPOINTS_RETAINED_DEFAULT,
-        restored: Restored | None = None,
-        on_step: Callable[[int], None] = lambda _: None,
-    ) -> None:
+        self, target: Target, work: Path, *, kept_count: int = CHECKPOINTS_RETAINED_DEFAULT,
+        restored: Restored | None = None, on_step: Callable[[int], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         """Begin after `restored`, which the stores were opened from. `work` is a folder on their disk, emptied here.
 
-        A file in the target is copied again unless this process has verified or written it.
+        A file in the target is copied again unless this process has verified or written it. `on_step` is for tests.
         """
         self._target = target
         self._work = work
         self._retained_count = kept_count
         self._on_step = on_step
-        self._hashes = _hashes_of(restored) if restored else {}
+        self._hashes = _hashes_of(restored) if restored else {}  # by the identity of a linked file, read once
         same = restored if restored is not None and restored.url == target.url else None
         self._trusted = {file.sha256 for file in same.manifest.files} if same else set[str]()
-        self._live = self._listed_manifests(same)
-        self._names = set(target.sizes(FOLDER))
+        self._live = self._listed_manifests(same)  # by number of a complete checkpoint, the hashes of its files
+        self._names = set(target.sizes(FOLDER))  # the files in the target
         self._next = max(checkpoint_numbers(target), default=0) + 1
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._hasher = ThreadPoolExecutor(1, "checksums", initializer=_give_way)
@@ -174,12 +169,12 @@ class Checkpoints(Closing):
         self, parts: Sequence[Part], payload: bytes, created_ms: int, *, is_atomic: bool = False,
         beside: Callable[[], Sequence[Path]] = tuple,
     ) -> Future[Published] | None:  # fmt: skip
-        """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
+        """Take a checkpoint: link its files now, copy them in the background; None if too many copies are not finished.
 
-        When the result is available, the checkpoint is safe. Do not write to the stores until this returns, except to
-        one store, `is_atomic`, in which the state after every write batch may be saved: its step 1 is done in the
-        background too. `beside` names more files on the stores' disk that belong to the checkpoint; it is called when
-        the stores are linked, and a restore puts them into the folder BESIDE. The result raises StoreError if the
+        When the result is available, the checkpoint is safe. Do not write to the stores until this returns, unless
+        there is one store whose state after every write batch may be saved (`is_atomic`): then its files are linked in
+        the background too. `beside` returns more files on the stores' disk that belong to the checkpoint; it is called
+        when the stores are linked, and a restore puts them into the folder BESIDE. The result raises StoreError if the
         target refuses; a later checkpoint may be tried. Raises: StoreError if the links cannot be made.
         """
         self._pending = [copying for copying in self._pending if not copying.done()]
@@ -224,14 +219,14 @@ class Checkpoints(Closing):
     # ------------------------------------------------------------------------------------ in the background thread
 
     def _copy(self, paths: Sequence[Path], header: tuple[int, int, tuple[StoredPart, ...]]) -> Published:
-        """Copy the files of a checkpoint to the target, write its manifest, remove old checkpoints (steps 2 to 7)."""
+        """Copy the files of a checkpoint to the target, write the manifest that makes it complete, remove old files."""
         number, created_ms, parts = header
         folder = paths[-1].parent  # of the payload
         try:
-            self._on_step(2)
+            self._on_step(2)  # hash; 3 copy each file
             files = self._hashed(folder, paths)
             copied = self._upload(paths, files)
-            self._on_step(4)
+            self._on_step(4)  # write the manifest; 5, 6 remove old files
             self._target.create(_name(number), Manifest(KIND, number, created_ms, parts, files).to_bytes())
             self._live[number] = {file.sha256 for file in files}
             is_tidy = self._tidied()

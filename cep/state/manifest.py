@@ -87,7 +87,7 @@ def _signature(key: bytes, data: bytes) -> bytes:
 
 
 def _key() -> bytes | None:
-    """Read the key, None without one: each time, so that it does not stay in memory. Raises: UsageError."""
+    """Read the key that signs manifests, None without one: each time, so that it leaves memory. Raises: UsageError."""
     text, path = os.environ.get(KEY), os.environ.get(KEY_FILE)
     if text is None and path is None:
         return None
@@ -97,7 +97,7 @@ def _key() -> bytes | None:
         if path is None:
             key = os.environb[KEY.encode()]
         else:
-            with open(path, "rb") as file:  # noqa: PTH123 a name of the environment, read once
+            with open(path, "rb") as file:  # noqa: PTH123 the path comes from the environment
                 key = file.read(_KEY_BYTES_MAX + 1).strip()
     except (OSError, ValueError) as error:
         raise UsageError(f"{KEY_FILE} names {path}, which cannot be read: {error}") from error
@@ -215,12 +215,9 @@ def _checked(fields: dict[str, Any], kind: str | None) -> Manifest:
     if kind not in (None, fields["kind"]):
         raise ValueError(f"it is a {fields['kind']}, not a {kind}")
     manifest = Manifest(
-        _text(fields, "kind"),
-        _count(fields, "number"),
-        _count(fields, "created_ms"),
-        tuple(_each(fields, "parts", _part)),
-        tuple(_each(fields, "files", _file)),
-    )
+        _text(fields, "kind"), _count(fields, "number"), _count(fields, "created_ms"),
+        tuple(_each(fields, "parts", _part)), tuple(_each(fields, "files", _file)),
+    )  # fmt: skip
     for names in ([part.name for part in manifest.parts], [file.name for file in manifest.files]):
         for name in names:
             if not _is_inside(name):

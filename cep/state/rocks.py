@@ -33,22 +33,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from rocksdict import (
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    Env,
-    IngestExternalFileOptions,
-    Options,
-    Rdict,
-    RdictIter,
-    SstFileWriter,
-    WriteBufferManager,
-    WriteOptions,
-)
-from rocksdict import WriteBatch as RocksWriteBatch
+import rocksdict
 
 from cep.base.errors import CepError, StateCorruptError, StoreError, UnreadableError
 from cep.base.files import read_file
@@ -137,13 +122,12 @@ class RocksMemory:
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         assert 0 < write_buffer_bytes <= cache_bytes, "write buffers are charged to the cache"
         self.cache_bytes = cache_bytes
-        # A store switches buffers at half of it and waits for the disk at two of them; the manager's own way of waiting
-        # (allow_stall) can wait for ever.
+        # A write buffer has half of the limit. When one is full, a store writes to another one, and waits for the disk
+        # when two are full. The manager's own way of waiting (allow_stall) can wait for ever.
         self.buffer_bytes = write_buffer_bytes // 2
-        # The other kind of cache is divided into shards of a megabyte, which cannot hold a filter and data blocks
-        # together.
-        self.cache = Cache.new_hyper_clock_cache(cache_bytes, _ENTRIES_OF_ANY_SIZE)
-        self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+        # The LRU cache is divided into shards of a megabyte, too small for a filter together with data blocks.
+        self.cache = rocksdict.Cache.new_hyper_clock_cache(cache_bytes, _ENTRIES_OF_ANY_SIZE)
+        self.buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
             write_buffer_bytes, allow_stall=False, cache=self.cache
         )
 
@@ -157,35 +141,35 @@ class RocksSettings:
     block_bytes: int = 4 << 10
     background_jobs: int = 2
 
-    def options(self) -> Options:
-        table = BlockBasedOptions()
+    def options(self) -> rocksdict.Options:
+        table = rocksdict.BlockBasedOptions()
         table.set_block_cache(self.memory.cache)
         table.set_cache_index_and_filter_blocks(True)
         table.set_bloom_filter(_BLOOM_BITS, block_based=False)
-        # In blocks too: of a store that is much larger than its cache a read needs some of them and not all.
-        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        # Index and filters are divided into blocks too: a read needs few of them, and the cache cannot hold all.
+        table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
         table.set_partition_filters(True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
         table.set_pin_top_level_index_and_filter(True)
         table.set_block_size(self.block_bytes)
-        options = Options(raw_mode=True)
+        options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_block_based_table_factory(table)
         options.set_optimize_filters_for_hits(True)  # most requested keys exist: no filters for the last level
         options.set_write_buffer_manager(self.memory.buffers)
         options.set_write_buffer_size(self.memory.buffer_bytes)
-        options.set_compression_type(DBCompressionType.lz4())
+        options.set_compression_type(rocksdict.DBCompressionType.lz4())
         options.set_max_open_files(STORE_OPEN_FILES_MAX)
         options.set_max_background_jobs(self.background_jobs)
         options.set_bytes_per_sync(_WRITTEN_OUT_BYTES)
         options.set_level_compaction_dynamic_level_bytes(True)
         options.set_paranoid_checks(True)
         options.set_keep_log_file_num(2)
-        # A read that is the last to use a buffer or a file leaves it to another thread to free it.
+        # Another thread, and not the last read of a buffer or a file, frees it.
         options.set_avoid_unnecessary_blocking_io(True)
         # Compaction yields to micro-batches where there are fewer free cores than threads; flushes do not, for a
         # checkpoint waits for one with the interpreter's lock held.
-        env = Env()
+        env = rocksdict.Env()
         env.lower_thread_pool_cpu_priority()
         options.set_env(env)
         return options
@@ -205,7 +189,7 @@ class RocksStore(DurableStore):
         path.mkdir(parents=True, exist_ok=True)
         check_manifest(path)
         with _translating(path, "open"):
-            self._rocks = Rdict(str(path), self._options)
+            self._rocks = rocksdict.Rdict(str(path), self._options)
         self._synced = Synced(path)
         last = self._rocks.latest_sequence_number()
         if last < self._synced.number:
@@ -214,7 +198,7 @@ class RocksStore(DurableStore):
                 f"the store in {path} ends with write {last}, though {self._synced.number} were synced: its log is "
                 "damaged; restore the last good checkpoint"
             )
-        self._write_options = WriteOptions()
+        self._write_options = rocksdict.WriteOptions()
         # A property, contrary to rocksdict's stubs.
         self._write_options.disable_wal = not self._settings.wal  # type: ignore[method-assign, assignment]
         self._rocks.set_write_options(self._write_options)
@@ -224,7 +208,7 @@ class RocksStore(DurableStore):
             return self._rocks.get(list(keys)) or []
 
     def write(self, batch: WriteBatch) -> None:
-        rocks_batch = RocksWriteBatch(raw_mode=True)
+        rocks_batch = rocksdict.WriteBatch(raw_mode=True)
         is_put, put = Change.PUT, rocks_batch.put
         for change, key, other in batch.changes:
             if change is is_put:
@@ -261,7 +245,7 @@ class RocksStore(DurableStore):
                 if self._figure("background-errors"):  # a full disk: it would wait in vain, and the checkpoint says why
                     break
                 time.sleep(_FLUSH_NAP_S)
-            Checkpoint(self._rocks).create_checkpoint(str(path))
+            rocksdict.Checkpoint(self._rocks).create_checkpoint(str(path))
         return tuple(sorted(file for file in path.iterdir() if file.name not in _NOT_OURS))
 
     def ingest(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
@@ -278,10 +262,10 @@ class RocksStore(DurableStore):
         """Write sorted files and link them into the last level that they fit: no log, write buffer or compaction."""
         entries_count = 0
         paths: list[str] = []
-        writer: SstFileWriter | None = None
+        writer: rocksdict.SstFileWriter | None = None
         for key, value in entries:
             if writer is None:
-                writer = SstFileWriter(self._options)
+                writer = rocksdict.SstFileWriter(self._options)
                 paths.append(str(folder / f"{len(paths)}.sst"))
                 writer.open(paths[-1])
             writer[key] = value
@@ -292,7 +276,7 @@ class RocksStore(DurableStore):
         if writer is not None:
             writer.finish()
         if paths:
-            chosen = IngestExternalFileOptions()
+            chosen = rocksdict.IngestExternalFileOptions()
             chosen.set_move_files(True)
             self._rocks.ingest_external_file(paths, chosen)
         return entries_count
@@ -305,11 +289,9 @@ class RocksStore(DurableStore):
 
     def sizes(self) -> StoreSizes:
         return StoreSizes(
-            self._figure("estimate-num-keys"),
-            self._figure("live-sst-files-size"),
-            self._figure("cur-size-all-mem-tables"),
-            self._settings.memory.cache.get_usage(),
-        )
+            self._figure("estimate-num-keys"), self._figure("live-sst-files-size"),
+            self._figure("cur-size-all-mem-tables"), self._settings.memory.cache.get_usage(),
+        )  # fmt: skip
 
     def close(self) -> None:
         self._synced.close()
@@ -323,8 +305,8 @@ class RocksStore(DurableStore):
 class _RocksSnapshot(StoreSnapshot):
     """One iterator: it sees the store as it was when it was made. rocksdict's own snapshots let deletions through."""
 
-    def __init__(self, cursor: RdictIter, path: Path) -> None:
-        self._cursor: RdictIter | None = cursor
+    def __init__(self, cursor: rocksdict.RdictIter, path: Path) -> None:
+        self._cursor: rocksdict.RdictIter | None = cursor
         self._path = path
 
     def scan(self, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
@@ -342,7 +324,7 @@ class _RocksSnapshot(StoreSnapshot):
         self._cursor = None
 
 
-def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes, bytes]]:
+def _walk(cursor: rocksdict.RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries of a range in the order of their keys.
 
     rocksdict's `items` ends silently at a damaged block, and a bound in its ReadOptions is freed under the iterator.

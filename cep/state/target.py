@@ -59,7 +59,7 @@ class Target:
         self._root = str(root).rstrip("/")
         self._is_local = isinstance(self._files, LocalFileSystem)
         if hasattr(self._files, "retries"):
-            self._files.retries = 1  # s3fs repeats what its library has repeated
+            self._files.retries = 1  # one attempt: s3fs would repeat the attempts of its own library
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Map the name of each file of a folder to its bytes, including unfinished files. An absent folder is empty."""
