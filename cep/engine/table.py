@@ -17,7 +17,7 @@ from cep.engine.keyed_state import NO_WEIGHTS, KeyedState, table_weights
 from cep.engine.outputs import Overflows
 from cep.functions.columns import fill_computed
 from cep.histories.store import Histories
-from cep.histories.values import CallKeys, HistoryValues, NewEvents, history_values
+from cep.histories.values import BatchKeys, HistoryValues, NewEvents, history_values
 from cep.kernels import layout as y
 from cep.kernels.arrange import queue_rows
 from cep.kernels.expressions.evaluate import BLOCK, evaluate_blocks
@@ -88,7 +88,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     np.add(batch_rows, first_row, out=event_of[first_row:])
     past, past_texts = _NO_PAST, {}
     if plan is not None:
-        with_histories = CallKeys(keys, codes[len(keyed_state.keys) : len(stored_keys)])
+        with_histories = BatchKeys(keys, codes[len(keyed_state.keys) : len(stored_keys)])
         new = NewEvents(batch, batch_rows, batch_key, len(keys))
         past = history_values(plan, program.lists, keyed_state.histories, with_histories, new, watermark_ms)
         past_texts = dict(past.texts)

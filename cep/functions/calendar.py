@@ -62,8 +62,8 @@ def pane_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
     return starts_ms
 
 
-def opens_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
-    """Return for each time that after which events are in the window of an event then."""
+def window_starts_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
+    """Return, for an event at each time, the start of its window: events after the start are in the window."""
     if window is None:
         return np.full(len(time_ms), TIME_MS_MIN, np.int64)
     if window.calendar is not None:

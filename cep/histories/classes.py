@@ -28,7 +28,7 @@ _PLACES, _BITS = 2, 16  # minimum table places and bits per code; one in 2^16 ot
 _ROWS = 1 << 32  # more than the rows of a block
 
 
-class Latest:
+class LatestSearch:
     """The latest event of each requested class in some blocks, if it is later than a given time.
 
     With an event type other than -1, only events of that type count.
@@ -36,18 +36,19 @@ class Latest:
     """
 
     def __init__(
-        self, name: str, number: Int32, codes: UInt32, column: pa.Array, back_ms: int, event_type: int
+        self, name: str, number: Int32, codes: UInt32, column: pa.Array, after_ms: int, event_type: int
     ) -> None:
         self._name, self._event_type, self._column = name, event_type, column
         self._classes = records.Classes(_empty_table(read_only(codes)), read_only(number), value_bytes(column))
         fill_classes(*self._classes)
-        self._latest = records.Latest(np.full(len(codes), back_ms, np.int64), np.full(len(codes), -1, np.int64))
+        self._latest = records.Latest(np.full(len(codes), after_ms, np.int64), np.full(len(codes), -1, np.int64))
 
-    def look(self, blocks: Sequence[Block], numbers: Sequence[Int32], last_ms: Sequence[int]) -> None:
+    def search(self, blocks: Sequence[Block], key_numbers: Sequence[Int32], last_ms: Sequence[int]) -> None:
         """Search blocks of past events, which are in time order, for the latest event of each class.
 
-        `numbers` are the numbers of a block's keys, `last_ms` is the time of its latest event. The newest block is
-        searched first: a class that is found there need not be searched for in older blocks.
+        A class is the events of a key with the same value of this field. `key_numbers` gives, for each block, the
+        batch's number of each of its keys, `last_ms` the time of its latest event. The newest block is searched first:
+        a class that is found there need not be searched for in older blocks.
         """
         scratch = records.Scratch(*np.empty((3, max(map(len, blocks), default=0)), np.int64))
         for block_index in reversed(range(len(blocks))):
@@ -57,21 +58,17 @@ class Latest:
             if self._name not in block.values:
                 block.values[self._name] = value_bytes(block.rows.columns[self._name])
             events = records.ClassBlock(
-                block.read_only_rows,
-                codes_of_block(block, (self._name,)),
-                block.values[self._name],
-                numbers[block_index],
-                block_index * _ROWS,
-                last_ms[block_index],
-            )
+                block.read_only_rows, codes_of_block(block, (self._name,)), block.values[self._name],
+                key_numbers[block_index], block_index * _ROWS, last_ms[block_index],
+            )  # fmt: skip
             find_latest(self._classes, events, self._event_type, self._latest, scratch)
 
-    def rows(self, blocks_count: int) -> list[Int64]:
+    def latest_rows(self, blocks_count: int) -> list[Int64]:
         """After the search, return for each block the rows that are the latest of their class, ascending."""
         positions = np.sort(self._latest.at[self._latest.at >= 0])
         return np.split(positions % _ROWS, np.searchsorted(positions, _ROWS * np.arange(1, blocks_count)))
 
-    def events(self) -> tuple[HistoryRows, Int64]:
+    def latest_events(self) -> tuple[HistoryRows, Int64]:
         """Return the latest events, with only this field and in time order, and the block of each."""
         there = np.flatnonzero(self._latest.at >= 0)
         there = there[np.argsort(self._latest.time[there], kind="stable")]
@@ -114,8 +111,8 @@ def class_codes(keys: HashedTexts, key: Int32, columns: Sequence[pa.Array]) -> U
 
 def _hashes(values: pa.Array) -> UInt64:
     if values.type != TEXT:
-        numbers = np.ascontiguousarray(slot_values(values))
-        hashes = np.empty(len(numbers), np.uint64)
-        keyed_number_hashes(read_only(numbers), table_key(), hashes)
+        key_numbers = np.ascontiguousarray(slot_values(values))
+        hashes = np.empty(len(key_numbers), np.uint64)
+        keyed_number_hashes(read_only(key_numbers), table_key(), hashes)
         return hashes
     return hashed_texts(values).hashes

@@ -14,10 +14,13 @@ from cep.kernels.layout import Int64
 
 
 def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Histories:
-    """Join the histories of pages, each with its number (-1: without a page), for one call. No key is in two parts."""
+    """Join the histories of pages (stored groups of keys), each with its number, for one batch. No key is in two parts.
+
+    Tallies (running counts and sums) are dropped if they may be of different times, as of parts without a page (-1).
+    """
     if not parts:
         return store.no_histories()
-    if len(parts) > 1 and any(page < 0 for page, _ in parts):  # their tallies may be of different times
+    if len(parts) > 1 and any(page < 0 for page, _ in parts):
         panes = [part.facts.panes for _, part in parts if part]
         facts = store.PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
         parts = [(page, replace(part, tallies={}, sub_tallies={}, facts=facts, pages={})) for page, part in parts]
@@ -35,7 +38,7 @@ def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Hist
         pa.concat_arrays([part.keys for _, part in parts]),
         store.concat_rows(pinned),
         tuple(replace(segment, page=page) for page, part in parts for segment in part.segments),
-        max(part.loose for _, part in parts),
+        max(part.excess_allowed for _, part in parts),
         parts[0][1].facts if len(parts) == 1 else store.PageFacts(),
         tallies={name: np.concatenate([_tally(part, name) for _, part in parts]) for name in names},
         sub_tallies={name: store.concat_sub_tallies(entries) for name, entries in subs.items()},
@@ -74,9 +77,12 @@ def partition_histories(
             continue
         block = segment.load()
         for part_index, share in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
-            segments[part_index].append(store.segment_of(share, segment.span_ms, pages[part_index], segment.panes))
+            segments[part_index].append(
+                store.segment_of(share, segment.span_ms, pages[part_index], segment.panes_number)
+            )
     parts = [
-        store.Histories(segments=tuple(theirs), loose=histories.loose, facts=histories.facts) for theirs in segments
+        store.Histories(segments=tuple(theirs), excess_allowed=histories.excess_allowed, facts=histories.facts)
+        for theirs in segments
     ]
     if len(histories.keys):
         part = np.searchsorted(pages, page_of(histories.keys))
@@ -93,12 +99,9 @@ def partition_histories(
                 theirs = entries.take(np.flatnonzero(part[entries.key] == part_index))
                 subs[name] = theirs.of_keys(np.searchsorted(chosen, theirs.key))
             parts[part_index] = replace(
-                parts[part_index],
-                keys=histories.keys.take(pa.array(chosen)),
-                pinned=rows.of_keys(key),
-                tallies=tallies,
-                sub_tallies=subs,
-            )
+                parts[part_index], keys=histories.keys.take(pa.array(chosen)), pinned=rows.of_keys(key),
+                tallies=tallies, sub_tallies=subs,
+            )  # fmt: skip
     return parts
 
 

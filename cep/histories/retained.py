@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MAX
-from cep.functions.calendar import opens_ms
-from cep.histories.call import Call
+from cep.functions.calendar import window_starts_ms
+from cep.histories.context import Context
 from cep.histories.kinds.choose import kind_of
-from cep.histories.numbers.tally import Tallied
+from cep.histories.numbers.tally import Tallies
 from cep.histories.store import Histories, HistoryRows, Segment, SubTallies, block_of, segment_of, span_codes
 from cep.histories.table import HistoryTable
 from cep.kernels.layout import Int32, Int64, UInt8
@@ -33,74 +33,81 @@ class Pinned:
     crowded: frozenset[str]
 
 
-def pinned_after(plan: HistoryPlan, call: Call, watermark_ms: int, per_key: float) -> Pinned:
-    """Choose the events that stay in memory as single events (pinned), because one of them can become a value later.
+def choose_pinned(plan: HistoryPlan, context: Context, watermark_ms: int, events_per_key: float) -> Pinned:
+    """Pin the events that stay stored one by one, because they can decide the value of a history later.
 
-    A key has `per_key` events on average. A history that would pin too many events is returned as crowded instead.
+    Few events decide a `min`, `max` or `distinct` (a sparse history), one decides `last` or `exists` (a single one).
+    A sparse history that would pin too many, given `events_per_key`, is crowded: its windows are read instead.
     """
-    table = call.table
+    table = context.table
     is_pinned = np.zeros(len(table.time), np.uint8)
     latest_ms = np.maximum(table.last_times(), watermark_ms)
-    events_max = _carried_max(table.key, per_key)
+    events_max = _carried_max(table.key, events_per_key)
     crowded_histories = set()
     for history in plan.histories:
-        if not call.windows.is_pinned(history):
+        if not context.windows.has_pinned_events(history):
             continue
-        opens = opens_ms(history.expr.window, latest_ms)[table.key]
-        decides = kind_of(history).pin(call, history, opens)
-        assert decides is not None, "its kind pins events"
-        if history.is_sparse and decides.sum() > events_max:
+        opens = window_starts_ms(history.expr.window, latest_ms)[table.key]
+        can_decide = kind_of(history).pin_events(context, history, opens)
+        assert can_decide is not None, "its kind pins events"
+        if history.is_sparse and can_decide.sum() > events_max:
             crowded_histories.add(history.identity)
             continue
         if history.is_single and history.by:
-            _forget_sub_keys(decides, table.key, is_first=history.is_first)
-        is_pinned |= decides
+            _forget_sub_keys(can_decide, table.key, is_first=history.is_first)
+        is_pinned |= can_decide
     rows = np.flatnonzero(is_pinned)
     return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), frozenset(crowded_histories))
 
 
-def tallies_after(plan: HistoryPlan, call: Call, clock_ms: int, per_key: float) -> Tallied:
-    """Return all carried tallies as they are at `clock_ms`. A key has `per_key` events on average."""
-    tallied = {history.tally: history for history in plan.histories if call.windows.is_tallied(history)}
-    single_numbers = {h.identity: h for h in plan.histories if call.windows.is_counted(h) or call.windows.is_ranked(h)}
+def carry_all_tallies(plan: HistoryPlan, context: Context, clock_ms: int, events_per_key: float) -> Tallies:
+    """Return the tallies (running aggregates) at `clock_ms`, with which the next batch begins. A tally with too many
+    sub-keys for `events_per_key` is crowded: it is left out, and its windows are read instead.
+    """
+    tallied = {history.tally: history for history in plan.histories if context.windows.has_carried_tally(history)}
+    single_numbers = {
+        h.identity: h
+        for h in plan.histories
+        if context.windows.has_carried_count(h) or context.windows.has_carried_rank(h)
+    }
     by_key: dict[str, Int64] = {}
     by_sub_key: dict[str, SubTallies] = {}
     crowded = set()
     for name, history in [*tallied.items(), *single_numbers.items()]:
-        carried = kind_of(history).carry(call, history, clock_ms)
+        carried = kind_of(history).carry_tallies(context, history, clock_ms)
         entries = carried.by_sub_key.get(name)
-        if carried.crowded or (entries is not None and len(entries) > _carried_max(entries.key, per_key)):
+        if carried.crowded or (entries is not None and len(entries) > _carried_max(entries.key, events_per_key)):
             crowded.add(name)
         else:
             by_key.update(carried.by_key)
             by_sub_key.update(carried.by_sub_key)
-    return Tallied(by_key, by_sub_key, frozenset(crowded))
+    return Tallies(by_key, by_sub_key, frozenset(crowded))
 
 
-def _carried_max(key: Int64 | Int32, per_key: float) -> float:
+def _carried_max(key: Int64 | Int32, events_per_key: float) -> float:
     """Return the maximum number of events or entries to carry for one history of these keys."""
-    return np.count_nonzero(np.bincount(key)) * max(_CARRIED_MIN, _CARRIED_SHARE * per_key)
+    return np.count_nonzero(np.bincount(key)) * max(_CARRIED_MIN, _CARRIED_SHARE * events_per_key)
 
 
-def _forget_sub_keys(decides: UInt8, key: Int64, *, is_first: bool) -> None:
+def _forget_sub_keys(can_decide: UInt8, key: Int64, *, is_first: bool) -> None:
     """Clear the flags of a key's oldest sub-keys, with `is_first` its newest, if it has too many (sub_keys.py)."""
-    rows = np.flatnonzero(decides)
+    rows = np.flatnonzero(can_decide)
     counts = np.bincount(key[rows])
     if counts.max(initial=0) <= HISTORY_VALUES_MAX:
         return
     starts = np.cumsum(counts) - counts
     rank = np.arange(len(rows)) - starts[key[rows]]
     beyond = rank >= HISTORY_VALUES_MAX if is_first else rank < (counts - HISTORY_VALUES_MAX)[key[rows]]
-    decides[rows[beyond]] = 0
+    can_decide[rows[beyond]] = 0
 
 
-def spans_after(plan: HistoryPlan, call: Call) -> Int64:
+def retention_of_rows(plan: HistoryPlan, context: Context) -> Int64:
     """Return how long after each row a window may include it or the schema retains it; 0 means not at all."""
-    table = call.table
+    table = context.table
     spans_ms = np.zeros(len(table.time), np.int64)
     for history in plan.histories:
         if not history.is_single and not history.is_approximate:
-            np.maximum(spans_ms, call.windows.member(history) * np.int64(history.retention_ms), out=spans_ms)
+            np.maximum(spans_ms, context.windows.member_mask(history) * np.int64(history.retention_ms), out=spans_ms)
     for code, retained_ms in plan.retained_ms.items():
         np.maximum(spans_ms, (table.event_type == code) * np.int64(retained_ms), out=spans_ms)
     return spans_ms

@@ -1,11 +1,5 @@
 """The past of many keys as a value: a small head, and segments that are only appended and dropped.
 
-    Histories  ── keys, pinned         the events that alone decide a value (`last`, `exists`, `first_seen`), and the
-               │                       events of a window that may still decide (`min`, `max`, `distinct`)
-               ├─ tallies              counts and sums of windows at the page's clock (numbers/tally.py)
-               └─ segments             events in order of arrival, loaded when a window needs them;
-                                       and panes of long windows (numbers/panes.py)
-
 A micro-batch adds one small segment, so the bytes that it writes do not depend on the length of windows. A segment is
 dropped without reading it when its youngest event has left every window. Small segments are joined, and each event is
 rewritten at most once for each of three sizes.
@@ -72,7 +66,10 @@ class HistoryRows:
 
 @dataclass(frozen=True)
 class Block:
-    """Past events with their keys text[K], each of which has an event. `codes` and `values` are caches (classes.py)."""
+    """Past events with their keys text[K], each of which has an event. It never changes, except for two caches.
+
+    `codes`: by field names, a hash of each event's key and field values; `values`: by field name, its values as bytes.
+    """
 
     keys: pa.Array
     rows: HistoryRows
@@ -167,26 +164,26 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """A block of past events of one period, or of panes. It is loaded from the store only when a window reaches it.
+    """A stored block of past events of some keys and one period. It is loaded only when a window needs its events.
 
-    `span_ms`: how long after its youngest event a window may reach it. `spans` counts its events by `HistoryRows.span`;
-    `most` is the event count of its busiest key. `stored` is None while it is only in memory. `page` is the number of
-    its page in the current call, -1 if it has none yet. `panes` is the number of the panes that its rows belong to
-    (numbers/panes.py), 0 for events.
+    `span_ms`: until how long after its youngest event that can be. `counts_by_span`: how many events leave all windows
+    2^code ms after their own time, by code. `busiest_key_events`: how many events its busiest key has. `stored`: its
+    place in the store, None while it is only in memory. `page`: the number of its page (a stored group of keys) in this
+    batch, -1 without one. `panes_number`: 0; or the number of the panes (aggregates of time slices) that are its rows.
     """
 
     first_ms: int
     last_ms: int
     span_ms: int
-    spans: Mapping[int, int]
-    most: int
+    counts_by_span: Mapping[int, int]
+    busiest_key_events: int
     load: Callable[[], Block]
     stored: StoredSegment | None = None
     page: int = -1
-    panes: int = 0
+    panes_number: int = 0
 
     def __len__(self) -> int:
-        return sum(self.spans.values())
+        return sum(self.counts_by_span.values())
 
     @property
     def until_ms(self) -> int:
@@ -201,11 +198,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """Facts about a page: which histories its head and segments can serve.
+    """Facts about a page (the stored past of a group of keys): which histories need not read the events of windows.
 
-    `clock_ms`: the time of its tallies. `identities`: the histories whose events it retains. `carried`: the histories
-    whose tallies, or whose deciding events, it has. `crowded`: the histories that would have too many of them, so that
-    windows are read instead. `panes`: the panes that are complete since the page was created or a rule asked for them.
+    `clock_ms`: the time of its tallies (running counts and sums). `identities`: the histories whose events it has.
+    `carried`: the histories whose tallies it has, or the few events that decide their value. `crowded`: the histories
+    that would have too many of these, so that the events of their windows are read instead. `panes`: the numbers of
+    panes (aggregates of time slices) that have no gap since the page was created or a rule asked for them.
     """
 
     clock_ms: int = TIME_MS_MIN
@@ -217,10 +215,11 @@ class PageFacts:
 
 @dataclass(frozen=True, slots=True)
 class SubTallies:
-    """The tallies of one history by sub-key: E entries, one for each value with events in its window.
+    """The tallies (running counts and sums of a window) of one history by sub-key: its values of the fields in `by`.
 
-    Shapes: key int32[E], an index into a list of keys that the caller holds; `by` has an Arrow array of length E,
-    without nulls, for each field of the sub-key; sums int64[E, W] (numbers/tally.py).
+    It has E entries, one for each key and sub-key with events in the window. Shapes: key int32[E], an index into a
+    list of keys that the caller holds; `by` has an Arrow array of length E, without nulls, for each field of the
+    sub-key; sums int64[E, W], the W numbers of each tally (numbers/tally.py).
     """
 
     key: Int32
@@ -245,16 +244,19 @@ class SubTallies:
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The past of many keys. Shapes: keys text[K]; `pinned` are events by key number; tallies int64[K, W] by identity.
+    """The past of many keys, text[K], as far as rules need it: one page (a stored group of keys), or several joined.
 
-    `loose`: how far the events of the busiest keys, summed over segments, may exceed the limit (values.py). `facts`
-    describe its page; in a call with several pages, `pages` has the facts of each.
+    `pinned`: events that are kept on their own, because one alone can decide a value; `segments`: blocks of the other
+    past events, or of panes (aggregates of time slices). `tallies`: running counts and sums of windows, int64[K, W] by
+    the identity of the history; `sub_tallies`: the same by sub-key. `excess_allowed`: a key has too many events only if
+    the busiest keys of all segments together exceed the limit by more than this (values.py). `facts` describe its page;
+    `pages` has the facts of each page if several are joined.
     """
 
     keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
     pinned: HistoryRows = field(default_factory=no_rows)
     segments: tuple[Segment, ...] = ()
-    loose: int = 0
+    excess_allowed: int = 0
     facts: PageFacts = field(default_factory=PageFacts)
     tallies: Mapping[str, Int64] = field(default_factory=dict)
     sub_tallies: Mapping[str, SubTallies] = field(default_factory=dict)
@@ -273,7 +275,7 @@ class Histories:
 
     def __len__(self) -> int:
         """Count the retained events."""
-        return len(self.pinned) + sum(len(segment) for segment in self.segments if not segment.panes)
+        return len(self.pinned) + sum(len(segment) for segment in self.segments if not segment.panes_number)
 
 
 @cache
@@ -307,13 +309,15 @@ def span_codes(spans_ms: Int64) -> Int8:
     return np.array([span_code(ms) for ms in different.tolist()], np.int8)[inverse]
 
 
-def segment_of(block: Block, span_ms: int, page: int = -1, panes: int = 0) -> Segment:
+def segment_of(block: Block, span_ms: int, page: int = -1, panes_number: int = 0) -> Segment:
     """Make a segment in memory from a block with at least one event."""
     rows = block.rows
-    spans = {code: count for code, count in enumerate(np.bincount(rows.span).tolist()) if count}
+    counts_by_span = {code: count for code, count in enumerate(np.bincount(rows.span).tolist()) if count}
     first, last = int(rows.time_ms.min()), int(rows.time_ms.max())
-    most = int(np.bincount(rows.key).max())
-    return Segment(first, last, span_ms, spans, most, lambda: block, page=page, panes=panes)
+    busiest_key_events = int(np.bincount(rows.key).max())
+    return Segment(
+        first, last, span_ms, counts_by_span, busiest_key_events, lambda: block, page=page, panes_number=panes_number
+    )
 
 
 def tally_width(name: str) -> int:
@@ -341,14 +345,15 @@ def reachable_segments(segments: Sequence[Segment], span_max_ms: int, watermark_
 
 
 def join_segments(histories: Histories, columns: Collection[str], watermark_ms: int) -> Histories:
-    """Join small segments of events, and rewrite one with many expired events, with only these columns."""
+    """Join small segments (blocks of events), and rewrite one with many expired events, with only these columns."""
     segments = list(histories.segments)
     start = _joined_from([len(segment) for segment in segments])
     if start < len(segments):
         joined = _rewrite(segments[start:], columns, watermark_ms)
         segments[start:] = [joined] if joined is not None else []
     for index, segment in enumerate(segments):
-        expired = sum(count for code, count in segment.spans.items() if segment.last_ms + 2**code <= watermark_ms)
+        past_ms = watermark_ms - segment.last_ms  # no window includes an event 2**code ms after its own time
+        expired = sum(count for code, count in segment.counts_by_span.items() if 2**code <= past_ms)
         if expired > _EXPIRED_SHARE * len(segment):
             rewritten = _rewrite([segment], columns, watermark_ms)
             segments[index : index + 1] = [rewritten] if rewritten is not None else []

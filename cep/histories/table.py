@@ -86,7 +86,7 @@ class HistoryTable:
         """The rows of the new events, in event order."""
         return np.flatnonzero(self.new_at >= 0)
 
-    def member(self, number: int) -> UInt8:
+    def member_mask(self, number: int) -> UInt8:
         """Return 1 for each row where a predicate holds. Predicate -1 always holds."""
         return np.ones(self.columns.shape[1], np.uint8) if number < 0 else self.bitmaps[number].copy()
 
@@ -146,14 +146,14 @@ def empty_places(count: int) -> Int32:
 def build_table(
     plan: HistoryPlan, lists: Lists, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
 ) -> HistoryTable:
-    """Build the table that conditions of histories read: the stored past events, then the new events of each key.
+    """Build the table that histories read: key by key, its stored past events, then its new events.
 
-    The first `pinned_count` stored rows are pinned events. The stored rows of a key keep their order. If they are
-    `mixed`, they are sorted by time.
+    The first `pinned_count` stored rows are pinned events (kept one by one, because one alone can decide a value). The
+    stored rows of a key keep their order; `mixed` ones are not in order of time, and are sorted.
     """
     stored_count, count = len(stored), len(stored) + len(new.rows)
     key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
-    source = np.arange(count)
+    source = np.arange(count)  # by row of the table, its index among stored and new events
     if stored_count:
         if mixed:
             source[:stored_count] = np.argsort(stored.time_ms, kind="stable")
@@ -169,7 +169,7 @@ def build_table(
     texts = _fill(plan, fields, columns, nulls)
     texts = fill_computed(plan.columns, lists, texts, 0, columns, nulls)
     for number, column in enumerate(plan.columns):
-        if column.is_listed:
+        if column.is_listed:  # the result of a list: it stays as it was when the event was new
             fields[column.name] = _as_it_was(column, stored, source, columns[number], nulls[number])
     bitmaps, overflows = _evaluate(plan, texts, columns, nulls)
     new_at = source - stored_count
@@ -227,7 +227,8 @@ def _evaluate(
 ) -> tuple[UInt8, Mapping[str, int]]:  # fmt: skip
     """Evaluate the conditions of histories on each row: uint8[conditions, N], 1 where a condition holds.
 
-    The second result counts, by the identity of a history, the numbers that exceeded 64 bits.
+    A text is represented by its index in `texts`, also in constants. The second result counts, by the identity (hash)
+    of a history, the numbers that exceeded 64 bits.
     """
     count = columns.shape[1]
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)

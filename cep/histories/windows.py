@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cep.functions.calendar import opens_ms
-from cep.histories.numbers.folds import Members
-from cep.histories.numbers.panes import opens_pane
-from cep.histories.numbers.tally import NOTHING_TALLIED
-from cep.histories.reach import Reached, left_until
+from cep.functions.calendar import window_starts_ms
+from cep.histories.numbers.folds import EventWindows
+from cep.histories.numbers.panes import first_pane_of_window
+from cep.histories.numbers.tally import NO_TALLIES
+from cep.histories.reach import ReadPast, window_starts_at_clocks
 from cep.histories.store import PageFacts
 from cep.histories.table import HistoryTable
 from cep.kernels.histories import records
@@ -26,132 +26,139 @@ _OF_ONE_EVENT = ("first", "last")
 
 
 class Windows:
-    """The windows of a table's histories. `before` are the values carried from the call before."""
+    """The windows of a table's histories. `tallies_before`: running counts and sums that the previous batch left."""
 
-    def __init__(self, table: HistoryTable, reached: Reached | None) -> None:
-        self.before = NOTHING_TALLIED if reached is None else reached.before
+    def __init__(self, table: HistoryTable, read_past: ReadPast | None) -> None:
+        self.tallies_before = NO_TALLIES if read_past is None else read_past.tallies_before
         self._table = table
-        self._reached = reached
+        self._read_past = read_past
         self._members: dict[object, UInt8] = {}
-        self._windows: dict[object, Members] = {}
+        self._windows: dict[object, EventWindows] = {}
 
-    def is_carried(self, history: HistoryColumn) -> bool:
+    def has_carried_value(self, history: HistoryColumn) -> bool:
         """Return True if the history's deciding values are carried, so that its whole window need not be read."""
-        return self._reached is not None and history.carried in self._reached.carried
+        return self._read_past is not None and history.carried in self._read_past.carried
 
-    def is_tallied(self, history: HistoryColumn) -> bool:
-        return bool(history.tally) and self.is_carried(history)
+    def has_carried_tally(self, history: HistoryColumn) -> bool:
+        return bool(history.tally) and self.has_carried_value(history)
 
-    def is_pinned(self, history: HistoryColumn) -> bool:
+    def has_pinned_events(self, history: HistoryColumn) -> bool:
         """Return True if the events that decide the history are pinned."""
-        return history.is_single or (history.is_sparse and self.is_carried(history))
+        return history.is_single or (history.is_sparse and self.has_carried_value(history))
 
-    def is_counted(self, history: HistoryColumn) -> bool:
-        """Return True if the number of a key's distinct values is carried, so that the table may lack rows of the
-        window.
-        """
-        return self._reached is not None and history.counted in self._reached.begun
+    def has_carried_count(self, history: HistoryColumn) -> bool:
+        """Return True if the number of a key's distinct values is carried: the table may lack rows of the window."""
+        return self._read_past is not None and history.counted in self._read_past.restarted
 
-    def is_ranked(self, history: HistoryColumn) -> bool:
+    def has_carried_rank(self, history: HistoryColumn) -> bool:
         """Return True if the values around the history's rank are carried."""
-        return self._reached is not None and history.ranked in self._reached.begun
+        return self._read_past is not None and history.ranked in self._read_past.restarted
 
-    def begun(self, name: str) -> np.ndarray:
-        """bool[K]: the keys whose count or rank of this name starts again in this call."""
-        assert self._reached is not None, "something is carried"
-        return self._reached.begun[name]
+    def restarted_keys(self, name: str) -> np.ndarray:
+        """bool[K]: the keys without a usable count or rank of this name, whose whole window is read in this batch."""
+        assert self._read_past is not None, "something is carried"
+        return self._read_past.restarted[name]
 
-    def member(self, history: HistoryColumn) -> UInt8:
-        """Mark the rows that count for a history, uint8[N] of 0 and 1. A row with a null argument does not.
+    def member_mask(self, history: HistoryColumn) -> UInt8:
+        """Return uint8[N], 1 for the rows of the table that a history reads and counts, inside its window or not.
 
-        For `first` and `last` it does: they return the value of the event, null or not.
+        They fulfil its `where` and have no null in the sub-key (`by`) or the argument. For `first` and `last` a null
+        argument counts too, because they return the value of one event, null or not.
         """
         value = -1 if history.expr.fn in _OF_ONE_EVENT else history.value
-        pinned = history.identity if self.is_pinned(history) else ""
+        pinned = history.identity if self.has_pinned_events(history) else ""
         key = (history.member, value, history.by, pinned, history.panes)
         if key not in self._members:
-            mask = self._table.member(history.member)
-            mask &= self._is_looked_at(history)
+            mask = self._table.member_mask(history.member)
+            mask &= self._rows_to_read(history)
             mask &= self._table.has_all((*history.by, value) if value >= 0 else history.by)
             self._members[key] = mask
         return self._members[key]
 
-    def _is_looked_at(self, history: HistoryColumn) -> np.ndarray:
-        """Mark the rows that a history reads, bool[N]: new events, and either pinned events or the events of segments.
+    def _rows_to_read(self, history: HistoryColumn) -> np.ndarray:
+        """Mark the rows that a history reads, bool[N]: new events; old events if no panes (aggregates) stand for them.
 
-        A strange page has no pinned event for the history yet, so all its rows are read. A history in panes reads the
-        events that are in no pane yet.
+        If few events decide its value, they are pinned (kept as rows of their own), and the other old events are not
+        read. A page that was written without the history lacks such pinned events and panes: all its events are read.
         """
         is_new = self._table.new_at >= 0
         if history.is_approximate:
-            return self._with_strange_pages(is_new, lambda facts: history.panes in facts.panes)
-        is_pinned = self.is_pinned(history)
-        looked_at: np.ndarray = (self._table.is_pinned == is_pinned) | is_new
-        if not is_pinned:
-            return looked_at
-        return self._with_strange_pages(
-            looked_at, lambda facts: history.identity in (facts.identities if history.is_single else facts.carried)
+            return self._with_outdated_pages(is_new, lambda page_facts: history.panes in page_facts.panes)
+        has_pinned_events = self.has_pinned_events(history)
+        is_read: np.ndarray = (self._table.is_pinned == has_pinned_events) | is_new
+        if not has_pinned_events:
+            return is_read
+        return self._with_outdated_pages(
+            is_read,
+            lambda page_facts: history.identity in (page_facts.identities if history.is_single else page_facts.carried),
         )
 
-    def _with_strange_pages(self, looked_at: np.ndarray, knows: Callable[[PageFacts], bool]) -> np.ndarray:
-        """Set the old events of pages that do not know the history, and clear the old events of other pages."""
-        reached = self._reached
-        if reached is not None and reached.is_strange.any():
+    def _with_outdated_pages(self, is_read: np.ndarray, knows: Callable[[PageFacts], bool]) -> np.ndarray:
+        """Mark the old events of pages written without the history, and unmark the old events of other pages."""
+        read_past = self._read_past
+        if read_past is not None and read_past.is_outdated.any():
             old = self._table.old_rows
-            looked_at[old] = np.array([not knows(facts) for facts in reached.facts])[self._page(old)]
-        return looked_at
+            lacks_history = np.array([not knows(page_facts) for page_facts in read_past.page_facts])
+            is_read[old] = lacks_history[self._page_index(old)]
+        return is_read
 
-    def _page(self, rows: Int64) -> Int32:
-        """Return the index in `reached.facts` of each old row's page."""
-        assert self._reached is not None, "pages are reached"
-        return self._reached.past.page[self._table.source[rows] - self._table.pinned_count]
+    def _page_index(self, rows: Int64) -> Int32:
+        """Return the index in `read_past.page_facts` of each old row's page."""
+        assert self._read_past is not None, "pages are read"
+        return self._read_past.past.page[self._table.source[rows] - self._table.pinned_count]
 
-    def windows_of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> Members:
-        """Return the window of a history at each new event; histories with equal windows share one result.
+    def windows_of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> EventWindows:
+        """Return the window of past rows that a history counts at each new event; equal windows are computed once.
 
-        With `by_key` the window has members of all sub-keys. With `rounded` its far edge is at the start of a pane.
+        A window has rows of the event's sub-key (the fields in `by`), with `by_key` of the whole key. With `rounded` it
+        begins at a pane (time slice). It has at most `events_max` rows, unless few events or a running value decide.
         """
         expr, by = history.expr, () if by_key else history.by
-        # A function without a window leaves out the event under test. `first_seen` includes it: a new value is first
-        # seen now.
-        previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
+        # A function without a window leaves out the event itself, except `first_seen`: a new value is first seen now.
+        is_previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         limit = _NO_LIMIT if self._is_unlimited(history) or rounded or by else history.events_max
         value = -1 if expr.fn in _OF_ONE_EVENT else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
-        pinned = history.identity if self.is_pinned(history) else ""
-        key = (history.member, value, history.by, by, window, previous, limit, pinned, history.panes, rounded)
+        pinned = history.identity if self.has_pinned_events(history) else ""
+        key = (history.member, value, history.by, by, window, is_previous, limit, pinned, history.panes, rounded)
         if key not in self._windows:
-            self._windows[key] = self._find(history, by, limit, previous=previous, rounded=rounded)
+            self._windows[key] = self._search(history, by, limit, previous=is_previous, rounded=rounded)
         return self._windows[key]
 
     def _is_unlimited(self, history: HistoryColumn) -> bool:
         return (
-            self.is_pinned(history)
+            self.has_pinned_events(history)
             or history.is_approximate
-            or self.is_tallied(history)
-            or self.is_counted(history)
-            or self.is_ranked(history)
+            or self.has_carried_tally(history)
+            or self.has_carried_count(history)
+            or self.has_carried_rank(history)
         )
 
-    def _find(
+    def _search(
         self, history: HistoryColumn, by: tuple[int, ...], limit: int, *, previous: bool, rounded: bool
-    ) -> Members:
-        """Search the window of each new event among the rows of its segment, in one pass."""
+    ) -> EventWindows:
+        """Find the window of each new event among the rows of its key and sub-key (the columns in `by`), in one pass.
+
+        `previous` leaves out the event itself. A window with more than `limit` rows is flagged as folded: panes
+        (aggregates of time slices) stand for its older events. With a sub-key, the limit counts the rows of the key.
+        """
         table = self._table
         segment, order = table.segments(by)
-        new = table.new_rows
-        members = np.empty(len(order), np.int64)
-        lows, highs, history_rows = (np.empty(len(new), np.int64) for _ in range(3))
-        folded = np.zeros(len(new), np.uint8)
-        times = table.time[new]
-        is_rounded = history.is_approximate or rounded
-        opens = opens_pane(history, times) - 1 if is_rounded else opens_ms(history.expr.window, times)
-        rows = records.TableRows(order, segment, self.member(history), table.new_at, table.time)
-        out = records.Windows(lows, highs, history_rows, folded)
-        members_count = find_windows(rows, opens, previous, limit, members, out)
+        new_rows = table.new_rows
+        member_rows = np.empty(len(order), np.int64)
+        lows, highs, new_events = (np.empty(len(new_rows), np.int64) for _ in range(3))
+        folded = np.zeros(len(new_rows), np.uint8)
+        times = table.time[new_rows]
+        begins_at_pane = history.is_approximate or rounded
+        starts_ms = (  # events at this time are outside
+            first_pane_of_window(history, times) - 1 if begins_at_pane else window_starts_ms(history.expr.window, times)
+        )
+        rows = records.TableRows(order, segment, self.member_mask(history), table.new_at, table.time)
+        out = records.Windows(lows, highs, new_events, folded)
+        members_count = find_windows(rows, starts_ms, previous, limit, member_rows, out)
         if by and not self._is_unlimited(history):
-            folded = self._folded_by_key(history)[history_rows]
-        return Members(members[:members_count], segment, lows, highs, history_rows, folded)
+            folded = self._folded_by_key(history)[new_events]
+        return EventWindows(member_rows[:members_count], segment, lows, highs, new_events, folded)
 
     def _folded_by_key(self, history: HistoryColumn) -> UInt8:
         """Return 1 for new events whose key has more members in the window than the limit, over all sub-keys."""
@@ -164,9 +171,13 @@ class Windows:
         return folded
 
     def moves(self, history: HistoryColumn, clock_ms: int | None) -> records.Moves:
-        """Return how each member moves a carried tally: whether it enters, leaves, and is gone when the call ends."""
-        windows, reached = self.windows_of(history), self._reached
-        assert reached is not None, "tallies are carried"
+        """Return how each row of the windows changes the tally (running aggregate) that the previous batch left.
+
+        A row *enters* if the tally does not have it yet, *leaves* unless it had left before, and is *gone* if it is
+        outside of the window at `clock_ms`, the end of the batch.
+        """
+        windows, read_past = self.windows_of(history), self._read_past
+        assert read_past is not None, "tallies are carried"
         window, rows = history.expr.window, windows.rows
         assert window is not None, "tallies are of windows"
         times = self._table.time[rows]
@@ -174,17 +185,19 @@ class Windows:
         leaves = enters.copy()
         old = np.flatnonzero(~enters)
         if len(old):
-            page = self._page(rows[old])
-            begins = np.array([history.tally not in facts.carried for facts in reached.facts])[page]
+            page = self._page_index(rows[old])
+            # An old row enters again if its page (or its key, for ranks) lacks a usable tally.
+            has_no_tally = np.array([history.tally not in facts.carried for facts in read_past.page_facts])[page]
             if history.ranked:
-                begins = reached.begun[history.ranked][self._table.key[rows[old]]]
-            enters[old] = begins
-            leaves[old] = begins | (times[old] > left_until(window, reached.facts)[page])
+                has_no_tally = read_past.restarted[history.ranked][self._table.key[rows[old]]]
+            enters[old] = has_no_tally
+            was_inside = times[old] > window_starts_at_clocks(window, read_past.page_facts)[page]
+            leaves[old] = has_no_tally | was_inside
         gone = np.zeros(len(rows), np.int64)
         if clock_ms is not None:
-            gone = (leaves & (times <= opens_ms(window, np.array([clock_ms]))[0])).astype(np.int64)
-        moved = (enters.astype(np.int64), leaves.astype(np.int64), gone)
-        return records.Moves(windows.segment[rows], self.values(history, rows), *moved)
+            gone = (leaves & (times <= window_starts_ms(window, np.array([clock_ms]))[0])).astype(np.int64)
+        flags = (enters.astype(np.int64), leaves.astype(np.int64), gone)
+        return records.Moves(windows.segment[rows], self.values(history, rows), *flags)
 
     def values(self, history: HistoryColumn, rows: Int64) -> Int64:
         """Return the history's field of these rows, 0 where events are counted."""
@@ -192,8 +205,8 @@ class Windows:
 
     def is_still_inside(self, history: HistoryColumn, rows: Int64) -> np.ndarray:
         """bool[M]: the old rows that have not left the window at the clock of their page."""
-        assert self._reached is not None, "it is carried"
+        assert self._read_past is not None, "it is carried"
         assert history.expr.window is not None, "it has a window"
-        left_ms = left_until(history.expr.window, self._reached.facts)[self._page(rows)]
+        left_ms = window_starts_at_clocks(history.expr.window, self._read_past.page_facts)[self._page_index(rows)]
         inside: np.ndarray = self._table.time[rows] > left_ms
         return inside

@@ -99,10 +99,10 @@ def parts_of(histories: Histories, rules: RulesWithHistories) -> Iterator[PastPa
     themselves, and carried tallies are running counts or sums that replace events."""
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0
-        if segment.panes:
-            yield PastPart("panes", *rules.panes(segment.panes), len(segment), size)
+        if segment.panes_number:
+            yield PastPart("panes", *rules.panes(segment.panes_number), len(segment), size)
             continue
-        for code, count in segment.spans.items():
+        for code, count in segment.counts_by_span.items():
             yield PastPart("kept events", *rules.retained(code), count, round(size * count / len(segment)))
     pinned = histories.pinned
     codes, counts = np.unique(pinned.event_type, return_counts=True)
@@ -195,7 +195,7 @@ def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomai
             readers[past.domain] = RulesWithHistories(
                 [level[past.domain] for level in programs if past.domain in level]
             )
-        panes = sum(len(segment) for segment in histories.segments if segment.panes)
+        panes = sum(len(segment) for segment in histories.segments if segment.panes_number)
         shares[past.domain] = replace(
             share,
             pages=share.pages + 1,
@@ -222,8 +222,8 @@ def past_of_key(
             continue
         histories = decode_head(past.head, _loader(past))
         rows = [_of_key(Block(histories.keys, histories.pinned), key)]
-        rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes]
-        pane_count = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
+        rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes_number]
+        pane_count = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes_number)
         events = sorted((e for part in rows for e in _events(part, readers[0])), key=lambda e: e["event_time"])
         unique = [e for n, e in enumerate(events) if n == 0 or e != events[n - 1]]
         tallies = tuple(

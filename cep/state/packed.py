@@ -35,18 +35,7 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import TEXT, numbers, read_only, slots, text_buffers
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, order_of
 from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
-from cep.kernels.pages.packed import (
-    COUNTS,
-    EVENTS,
-    KEYS,
-    NODES,
-    RUNS,
-    read_bounds,
-    read_rows,
-    read_texts,
-    write_pages,
-    write_texts,
-)
+from cep.kernels.pages import packed as kernels
 from cep.kernels.records import PageBytes, PageOutput, ReadRows, StateRows
 from cep.state.past import layout_json, layout_of
 
@@ -58,7 +47,7 @@ _PAGE_BYTES_MIN = 1 << 12  # room for a page that has more than others
 _CODES = {pa.int64(): "i", pa.float64(): "f", pa.bool_(): "b", TEXT: "t"}
 _TYPES = {code: type_ for type_, code in _CODES.items()}
 _NUMBERS = {"i": np.int64, "f": np.float64}
-_EVENT_FIXED = 3  # key, type, time
+_EVENT_TYPE, _EVENT_TIME, _EVENT_FIXED = 1, 2, 3  # columns of the table of events: key, type, time, then fields
 Columns = tuple[tuple[str, str], ...]  # names and codes of types
 
 
@@ -130,19 +119,19 @@ class Shape:
 def pack(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray, shape: Shape
 ) -> tuple[list[bytes], Int64]:
-    """Encode the keyed state as one page per part. Return the pages, and the time at which each one's first run
-    expires.
+    """Encode the keyed state as one page (bytes) per part. Return the pages, and when the first run of each expires.
 
-    Shapes: part int64[K] is the part of each key, in [0, P); times int64[P], ms UTC, TIME_MS_MAX for a part without
-    runs. The bytes of a part without keys are meaningless. Cost: O(state), and less than a microsecond for each part.
+    `row_registers` of a run are numbers of events. Shapes: part int64[K] is the part of each key, in [0, P); times
+    int64[P], ms UTC, TIME_MS_MAX for a part without runs. The bytes of a part without keys are meaningless. Cost:
+    O(state), and less than a microsecond for each part.
     """
     order, most = order_of(keyed_state, part, parts_count)
     orders = order.keys, order.runs, order.nodes, order.events
-    line, cursor = np.empty(most, np.int64), np.empty(parts_count, np.int64)
+    scratch, cursor = np.empty(most, np.int64), np.empty(parts_count, np.int64)
     texts = [(kind, *text_buffers(column)) for kind, column in _texts(keyed_state, shape)]
-    events = _event_table(keyed_state, shape, [offsets for _, offsets, _ in texts[1:]])
+    events = _event_table(keyed_state, shape, [offsets for _, offsets, _ in texts[1:]])  # the first texts are the keys
     starts, expiry_ms = np.zeros(parts_count + 1, np.int64), np.empty(parts_count, np.int64)
-    data = np.empty(_guessed_bytes([len(rows) for rows in orders], texts, parts_count, shape), np.uint8)
+    data = np.empty(_estimated_bytes([len(rows) for rows in orders], texts, parts_count, shape), np.uint8)
     rows = StateRows(
         texts[0][1], read_only(keyed_state.runs), read_only(keyed_state.run_rule), read_only(keyed_state.run_key),
         row_registers, read_only(keyed_state.nodes), read_only(keyed_state.events.key), events,
@@ -150,12 +139,12 @@ def pack(
     position = 0
     while True:
         out = PageOutput(expiry_ms, data, starts, cursor)
-        position = write_pages(shape.head, order, rows, shape.texts, line, TIME_MS_MAX, out, position)
+        position = kernels.write_pages(shape.head, order, rows, shape.texts, scratch, TIME_MS_MAX, out, position)
         if position == parts_count:
             break
         data = np.concatenate([data[: starts[position]], np.empty(2 * len(data), np.uint8)])  # more room
     for kind, offsets, content in texts:
-        write_texts(content, offsets, order.bounds[kind], orders[kind], data, cursor)
+        kernels.write_texts(content, offsets, order.bounds[kind], orders[kind], data, cursor)
     page_array = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), parts_count, [None, pa.py_buffer(starts), pa.py_buffer(data)]
     )
@@ -165,15 +154,17 @@ def pack(
 
 def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
     events = keyed_state.events
-    columns = [(EVENTS, events.columns[name]) for name, code in shape.events if code == "t"]
-    return [(KEYS, keyed_state.keys), (EVENTS, events.event_id), *columns]
+    columns = [(kernels.EVENTS, events.columns[name]) for name, code in shape.events if code == "t"]
+    return [(kernels.KEYS, keyed_state.keys), (kernels.EVENTS, events.event_id), *columns]
 
 
 def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
-    """Build the table of events by column, int64[C, E]; the first column, for the keys, stays unset."""
+    """Build the table of retained events, int64[C, E]: key (unset here), type, time; for each field its values, or the
+    lengths of its texts (code "t"); the lengths of ids; for each field, whether it is null.
+    """
     events, count = keyed_state.events, len(shape.events)
     table = np.empty((shape.event_width, len(events)), np.int64)
-    table[1], table[2] = events.event_type, events.time_ms
+    table[_EVENT_TYPE], table[_EVENT_TIME] = events.event_type, events.time_ms
     for column_number, ends in zip(shape.texts.tolist(), offsets, strict=True):
         np.subtract(ends[1:], ends[:-1], out=table[column_number])
     for column_number, (name, code) in enumerate(shape.events):
@@ -185,11 +176,11 @@ def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]
     return table
 
 
-def _guessed_bytes(
+def _estimated_bytes(
     counts: Sequence[int], texts: Sequence[tuple[int, Int64, UInt8]], parts_count: int, shape: Shape
 ) -> int:
-    columns = COUNTS + shape.width + shape.event_width
-    numbers = 8 * counts[RUNS] + 4 * counts[NODES] + 2 * shape.event_width * counts[EVENTS]
+    columns = kernels.COUNTS + shape.width + shape.event_width
+    numbers = 8 * counts[kernels.RUNS] + 4 * counts[kernels.NODES] + 2 * shape.event_width * counts[kernels.EVENTS]
     content = sum(int(offsets[-1] - offsets[0]) for _, offsets, _ in texts)
     return numbers + content + 4 * columns * parts_count + _PAGE_BYTES_MIN
 
@@ -225,19 +216,20 @@ def by_shape(pages: Sequence[bytes]) -> dict[int, list[bytes]]:
 def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> KeyedState:
     """Decode pages of one shape, with disjoint keys, to one keyed state. Its keys are sorted by page.
 
-    `row_registers` belong to the program that wrote the pages. Raises: StateCorruptError for inconsistent bytes.
+    `row_registers` are the registers of runs with numbers of events, in the program that wrote the pages. Raises:
+    StateCorruptError for inconsistent bytes.
     """
     reader = _Reader(pages)
     keys_count, runs_count, nodes_count, events_count = reader.pages.bounds[:, -1].tolist()
-    runs, raw = np.empty((runs_count, shape.width), np.int64), np.empty((runs_count, shape.width + 2), np.int64)
+    runs, run_scratch = np.empty((runs_count, shape.width), np.int64), np.empty((runs_count, shape.width + 2), np.int64)
     run_rule, run_key = np.empty(runs_count, np.int32), np.empty(runs_count, np.int32)
     nodes, event_key = np.empty((nodes_count, NODE_WIDTH), np.int64), np.empty(events_count, np.int32)
     events, has_values = np.empty(shape.event_width * events_count, np.int64), np.zeros(shape.event_width, np.uint8)
     lengths, rule_ends = np.empty(keys_count, np.int64), np.zeros(len(row_registers) + 1, np.int64)
     rows = ReadRows(runs, run_rule, run_key, nodes, event_key, events, has_values, lengths)
-    if not read_rows(reader.pages, row_registers, reader.line, raw, rows, rule_ends):
+    if not kernels.read_rows(reader.pages, row_registers, reader.scratch, run_scratch, rows, rule_ends):
         raise _torn()
-    keys = reader.texts(KEYS, lengths, None)
+    keys = reader.texts(kernels.KEYS, lengths, None)
     retained = _retained(reader, event_key, events.reshape(shape.event_width, -1), has_values.tolist(), shape)
     reader.end()
     return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, retained)
@@ -245,47 +237,50 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> K
 
 def runs_count(pages: Sequence[bytes]) -> int:
     """Count the runs in these pages. Raises: StateCorruptError."""
-    return int(_Reader(pages).pages.bounds[RUNS, -1]) if pages else 0
+    return int(_Reader(pages).pages.bounds[kernels.RUNS, -1]) if pages else 0
 
 
 def _retained(
     reader: _Reader, event_key: Int32, table: Int64, has_values: Sequence[int], shape: Shape
 ) -> RetainedEvents:
-    """Build the events of all pages. `has_values` is 0 for a column of the table that is 0 everywhere."""
+    """Build the events from the table of all pages (see `_event_table`); has_values is 0 for a column of zeros."""
     count = len(shape.events)
-    event_id = reader.texts(EVENTS, table[_EVENT_FIXED + count], None)
+    event_id = reader.texts(kernels.EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}
     for number, (name, code) in enumerate(shape.events):
         values, flags = table[_EVENT_FIXED + number], _EVENT_FIXED + count + 1 + number
         nulls = table[flags].astype(bool) if has_values[flags] else None
         if code == "t":
-            columns[name] = reader.texts(EVENTS, values, nulls)
+            columns[name] = reader.texts(kernels.EVENTS, values, nulls)
         elif code == "b":
             columns[name] = pa.array(values.astype(bool), mask=nulls)
         else:
             columns[name] = numbers(values.view(_NUMBERS[code]), _TYPES[code], nulls)
-    return RetainedEvents(event_key, event_id, table[1], table[2], columns)
+    return RetainedEvents(event_key, event_id, table[_EVENT_TYPE], table[_EVENT_TIME], columns)
 
 
 class _Reader:
-    """Reads all pages at the same time, column by column, in the order of `pack`. Raises: StateCorruptError."""
+    """Reads all pages (the stored bytes of a few keys each) together, column by column: first integers, then texts.
+
+    Raises: StateCorruptError.
+    """
 
     def __init__(self, pages: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, pages), np.int64, len(pages))
-        ends, bounds = np.cumsum(sizes), np.zeros((COUNTS, len(pages) + 1), np.int64)
+        ends, bounds = np.cumsum(sizes), np.zeros((kernels.COUNTS, len(pages) + 1), np.int64)
         self.pages = PageBytes(np.frombuffer(b"".join(pages), np.uint8), ends, ends - sizes + _HEAD.size, bounds)
-        most = read_bounds(self.pages, np.empty(1, np.int64))
+        most = kernels.read_bounds(self.pages, np.empty(1, np.int64))
         if most < 0:
             raise _torn()
-        self.line = np.empty(most, np.int64)
+        self.scratch = np.empty(most, np.int64)
 
-    def texts(self, which: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
-        """Return the next column of texts, one for each row of the kind `which`. `lengths` are in bytes."""
+    def texts(self, row_kind: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
+        """Return the next column of texts, one for each row of a kind (KEYS or EVENTS). `lengths` are in bytes."""
         size = int(np.add.reduce(lengths))
         if not 0 <= size <= len(self.pages.data):
             raise _torn()
         offsets, content = np.empty(len(lengths) + 1, np.int64), np.empty(size, np.uint8)
-        if not read_texts(self.pages, which, lengths, offsets, content):
+        if not kernels.read_texts(self.pages, row_kind, lengths, offsets, content):
             raise _torn()
         valid = None if nulls is None else pa.array(~nulls).buffers()[1]
         return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content), valid)

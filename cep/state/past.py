@@ -46,17 +46,8 @@ import pyarrow as pa
 from cep.base.errors import StateFormatError
 from cep.columnar.batch import decode_table, encode_table
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
+from cep.histories import store
 from cep.histories.pages import detach_segments
-from cep.histories.store import (
-    Block,
-    Histories,
-    HistoryRows,
-    PageFacts,
-    Segment,
-    StoredSegment,
-    SubTallies,
-    tally_width,
-)
 from cep.kernels.layout import NODE_WIDTH
 
 _BOUNDS = struct.Struct("<qq")
@@ -100,7 +91,7 @@ _IDENTITIES = ("identities", "carried", "crowded", "panes")
 _PINNED, _TALLY, _FIELD, _SUB = "pinned:", "tally:", "field:", "sub:"
 
 V = TypeVar("V")
-Load = Callable[[StoredSegment], Block]
+Load = Callable[[store.StoredSegment], store.Block]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +104,18 @@ class StoredPast:
     segments: Mapping[int, bytes] = field(default_factory=dict)
 
 
-def encode_head(histories: Histories) -> bytes:
-    """Encode the head of a page of histories: pinned events, tallies, and references to its stored segments."""
+def encode_head(histories: store.Histories) -> bytes:
+    """Encode the head of a page (a few keys): pinned events, which can decide a value alone, tallies (running counts
+    and sums), and references to its segments: stored blocks of past events, or of panes (aggregates of time slices).
+    """
     pinned, segments = histories.pinned, histories.segments
     places = [segment.stored for segment in segments]
     assert all(places), "segments are written before their head"
-    spans = [(code, count, number) for number, segment in enumerate(segments) for code, count in segment.spans.items()]
+    spans = [
+        (code, count, number)
+        for number, segment in enumerate(segments)
+        for code, count in segment.counts_by_span.items()
+    ]
     columns: dict[str, pa.Array] = {
         "keys": histories.keys,
         "pinned_key": pa.array(pinned.key),
@@ -127,11 +124,11 @@ def encode_head(histories: Histories) -> bytes:
         "segment_first": _integers([s.first_ms for s in segments]),
         "segment_last": _integers([s.last_ms for s in segments]),
         "segment_span": _integers([s.span_ms for s in segments]),
-        "segment_most": _integers([s.most for s in segments]),
+        "segment_most": _integers([s.busiest_key_events for s in segments]),
         "segment_number": _integers([place.number for place in places if place]),
         "segment_size": _integers([place.size for place in places if place]),
         "segment_digest": pa.array([place.digest for place in places if place], pa.string()),
-        "segment_panes": _integers([s.panes for s in segments]),
+        "segment_panes": _integers([s.panes_number for s in segments]),
         "span_code": _integers([code for code, _, _ in spans]),
         "span_count": _integers([count for _, count, _ in spans]),
         "span_segment": _integers([number for _, _, number in spans]),
@@ -142,14 +139,17 @@ def encode_head(histories: Histories) -> bytes:
         arrays = pa.array(entries.key), pa.array(entries.sums.reshape(-1)), *entries.by
         columns |= dict(zip(_sub_columns(name, len(entries.by)), arrays, strict=True))
     facts = histories.facts
-    about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.loose}
+    about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.excess_allowed}
     about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
     about["sub_tallies"] = {name: len(entries.by) for name, entries in histories.sub_tallies.items()}
     return encode_sheet(_HEAD, {"format": HEAD_FORMAT, **about}, columns)
 
 
-def decode_head(data: bytes, load: Load) -> Histories:
-    """Decode a head to histories; `load` reads a segment when it is needed. Raises: as decode_sheet."""
+def decode_head(data: bytes, load: Load) -> store.Histories:
+    """Decode the head of a page (a few keys): pinned events, which can decide a value alone, tallies (running counts
+    and sums), and its segments: stored blocks of past events, or of panes (aggregates of time slices). `load` reads a
+    segment when it is needed. Raises: as decode_sheet.
+    """
     about, columns = decode_sheet(_HEAD, (HEAD_FORMAT,), data)
     lists = {
         name: column.to_pylist() if name == "segment_digest" else np.asarray(column).tolist()
@@ -163,58 +163,58 @@ def decode_head(data: bytes, load: Load) -> Histories:
     names = ("panes", "number", "size", "digest", "first", "last", "span", "most")
     facts_of = zip(spans, *(lists[f"segment_{name}"] for name in names), strict=True)
     for counts, panes, number, size, digest, first, last, span, most in facts_of:
-        stored = StoredSegment(number, size, digest)
-        segments.append(Segment(first, last, span, counts, most, partial(load, stored), stored, panes=panes))
-    pinned = HistoryRows(
-        np.asarray(columns["pinned_key"]),
-        np.asarray(columns["pinned_type"]).astype(np.int64),
-        np.asarray(columns["pinned_time"]),
-        np.zeros(len(columns["pinned_key"]), np.int8),
-        _fields(columns, _PINNED),
-    )
-    tallies = {name: np.asarray(flat).reshape(-1, tally_width(name)) for name, flat in _fields(columns, _TALLY).items()}
+        stored = store.StoredSegment(number, size, digest)
+        segments.append(
+            store.Segment(first, last, span, counts, most, partial(load, stored), stored, panes_number=panes)
+        )
+    pinned = store.HistoryRows(
+        np.asarray(columns["pinned_key"]), np.asarray(columns["pinned_type"]).astype(np.int64),
+        np.asarray(columns["pinned_time"]), np.zeros(len(columns["pinned_key"]), np.int8), _fields(columns, _PINNED),
+    )  # fmt: skip
+    tallies = {
+        name: np.asarray(flat).reshape(-1, store.tally_width(name)) for name, flat in _fields(columns, _TALLY).items()
+    }
     subs = {}
     for name, count in about["sub_tallies"].items():
         key, sums, *by = (columns[column] for column in _sub_columns(name, count))
-        subs[name] = SubTallies(np.asarray(key), tuple(by), np.asarray(sums).reshape(-1, tally_width(name)))
+        subs[name] = store.SubTallies(np.asarray(key), tuple(by), np.asarray(sums).reshape(-1, store.tally_width(name)))
     identities = {name: frozenset(about[name]) for name in _IDENTITIES}
-    facts = PageFacts(about["clock"], **identities)
-    return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
+    facts = store.PageFacts(about["clock"], **identities)
+    return store.Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
 
 
-def encode_segment(block: Block) -> bytes:
-    """Encode the events of a segment as bytes."""
+def encode_segment(block: store.Block) -> bytes:
+    """Encode the block of past events of a segment; 2^span ms after an event, no window includes it any more."""
     rows = block.rows
     columns: dict[str, pa.Array] = {
-        "keys": block.keys,
-        "key": pa.array(rows.key),
-        "type": pa.array(rows.event_type.astype(np.int16)),
-        "time": pa.array(rows.time_ms),
-        "span": pa.array(rows.span),
-    }
+        "keys": block.keys, "key": pa.array(rows.key), "type": pa.array(rows.event_type.astype(np.int16)),
+        "time": pa.array(rows.time_ms), "span": pa.array(rows.span),
+    }  # fmt: skip
     columns |= {_FIELD + name: column for name, column in rows.columns.items()}
     return encode_sheet(_SEGMENT, {"format": PAST_FORMAT}, columns)
 
 
-def decode_segment(data: bytes) -> Block:
+def decode_segment(data: bytes) -> store.Block:
     """Return the events of a segment. Raises: as decode_sheet."""
     _, columns = decode_sheet(_SEGMENT, (PAST_FORMAT,), data)
     key, event_type, time_ms, span = (np.asarray(columns[name]) for name in ("key", "type", "time", "span"))
-    rows = HistoryRows(key, event_type.astype(np.int64), time_ms, span, _fields(columns, _FIELD))
-    return Block(columns["keys"], rows)
+    rows = store.HistoryRows(key, event_type.astype(np.int64), time_ms, span, _fields(columns, _FIELD))
+    return store.Block(columns["keys"], rows)
 
 
 def store_segments(
-    histories: Histories, put: Callable[[int, bytes], None], load: Load, cache: SegmentCache[Block]
-) -> Histories:
-    """Write the segments that are only in memory with `put(number, bytes)`. Return the same histories, all stored."""
+    histories: store.Histories, put: Callable[[int, bytes], None], load: Load, cache: SegmentCache[store.Block]
+) -> store.Histories:
+    """Write the segments (blocks of past events) that are only in memory, with `put(number, bytes)`. Return the same
+    histories, all stored.
+    """
     number = max((s.stored.number for s in histories.segments if s.stored), default=-1) + 1
     segments = []
     for segment in histories.segments:
         if segment.stored is None:
             data = encode_segment(segment.load())
             digest = hashlib.sha256(data, usedforsecurity=False).hexdigest()[:32]
-            stored, number = StoredSegment(number, len(data), digest), number + 1
+            stored, number = store.StoredSegment(number, len(data), digest), number + 1
             put(stored.number, data)
             cache.put(stored.digest, segment.load())
             segment = replace(segment, stored=stored, load=partial(load, stored))  # noqa: PLW2901 it is stored now
@@ -222,7 +222,7 @@ def store_segments(
     return replace(histories, segments=tuple(segments))
 
 
-def digests_of(histories: Histories) -> dict[int, str]:
+def digests_of(histories: store.Histories) -> dict[int, str]:
     """Map the number of each stored segment to the hash of its bytes."""
     return {segment.stored.number: segment.stored.digest for segment in histories.segments if segment.stored}
 
@@ -334,13 +334,10 @@ def decode_page(data: bytes) -> KeyedState:
         numbers("run_key"),
         numbers("nodes").reshape(-1, NODE_WIDTH),
         RetainedEvents(
-            numbers("event_key"),
-            columns["event_id"],
-            numbers("event_type"),
-            numbers("event_time"),
+            numbers("event_key"), columns["event_id"], numbers("event_type"), numbers("event_time"),
             _fields(columns, _FIELD),
         ),
-    )
+    )  # fmt: skip
 
 
 WHOLE_FORMAT = 1
@@ -348,11 +345,11 @@ _KIND = "keyed state"
 
 
 def encode_whole(keyed_state: KeyedState) -> bytes:
-    """Encode a keyed state with its histories as one value. Every segment is read."""
+    """Encode a keyed state with its histories and their segments, which a store has apart, as one value."""
     written: dict[int, bytes] = {}
     histories = replace(keyed_state.histories, segments=detach_segments(keyed_state.histories.segments))
 
-    def no_load(stored: StoredSegment) -> Block:
+    def no_load(stored: store.StoredSegment) -> store.Block:
         raise AssertionError(f"{stored} is in memory")
 
     head = encode_head(store_segments(histories, written.__setitem__, no_load, SegmentCache(0)))
@@ -370,7 +367,7 @@ def decode_whole(data: bytes) -> KeyedState:
     _, columns = decode_sheet(_KIND, (WHOLE_FORMAT,), data)
     segments = dict(zip(columns["number"].to_pylist(), columns["segment"], strict=True))
 
-    def load(stored: StoredSegment) -> Block:
+    def load(stored: store.StoredSegment) -> store.Block:
         return decode_segment(segments[stored.number].as_py())
 
     histories = decode_head(columns["head"][0].as_py(), load)

@@ -9,9 +9,16 @@ import pytest
 
 from cep.columnar.batch import TEXT
 from cep.functions.columns import hashed_texts
-from cep.histories.classes import Latest, class_codes, code_table, codes_of_block
+from cep.histories.classes import LatestSearch, class_codes, code_table, codes_of_block
 from cep.histories.numbers import bands as ranks
-from cep.histories.numbers.bands import after, bands_of, entries_of, ranked, sure, without_begun
+from cep.histories.numbers.bands import (
+    bands_of_entries,
+    clear_bands,
+    entries_of_bands,
+    moved_bands,
+    ranks_in_bands,
+    stays_in_band,
+)
 from cep.histories.reach import PastRows
 from cep.histories.store import Block, HistoryRows
 from cep.kernels.histories import records
@@ -89,12 +96,12 @@ def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
     """If no other history reads the events, only the value of the latest event of a class is read."""
     random, row_counts = Random(f"alone {seed}"), []
 
-    def and_latest(self: PastRows, rows: HistoryRows, *arguments: object) -> PastRows:
+    def with_latest_events(self: PastRows, rows: HistoryRows, *arguments: object) -> PastRows:
         row_counts.append((len(self.rows), len(rows)))
         return laid(self, rows, *arguments)  # type: ignore[arg-type]
 
-    laid = PastRows.and_latest
-    monkeypatch.setattr(PastRows, "and_latest", and_latest)
+    laid = PastRows.with_latest_events
+    monkeypatch.setattr(PastRows, "with_latest_events", with_latest_events)
     monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
     monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
     check_in_pieces(ALONE, payments(random), random)
@@ -166,8 +173,8 @@ def test_the_latest_event_of_a_class_is_found(
         blocks.append(Block(keys, rows))
     class_numbers, column = random.integers(-1, 3, 25).astype(np.int32), values(25)
     codes = class_codes(hashed_texts(keys.take([2, 3, 0])), np.maximum(class_numbers, 0), [column])
-    latest = Latest("shop", class_numbers, codes, column, back_ms, event_type)
-    latest.look(blocks, [number] * 4, [int(block.rows.time_ms.max()) for block in blocks])
+    latest = LatestSearch("shop", class_numbers, codes, column, back_ms, event_type)
+    latest.search(blocks, [number] * 4, [int(block.rows.time_ms.max()) for block in blocks])
     expected: dict[tuple[int, object], int] = {}
     pairs = {
         (number, value)
@@ -182,19 +189,19 @@ def test_the_latest_event_of_a_class_is_found(
             if pair[0] >= 0 and pair in pairs and time_ms > back_ms and is_own:
                 expected[pair] = max(expected.get(pair, 0), time_ms)
     latest_ms = {}
-    for block, chosen in zip(blocks, latest.rows(4), strict=True):
+    for block, chosen in zip(blocks, latest.latest_rows(4), strict=True):
         assert sorted(chosen.tolist()) == chosen.tolist()
         for row in chosen.tolist():
             latest_ms[int(number[block.rows.key[row]]), block.rows.columns["shop"][row].as_py()] = int(
                 block.rows.time_ms[row]
             )
     assert latest_ms == expected
-    assert sum(map(len, latest.rows(4))) == len(expected) > 3
-    alone, block_of = latest.events()
+    assert sum(map(len, latest.latest_rows(4))) == len(expected) > 3
+    alone, block_of = latest.latest_events()
     of_events = zip(alone.key.tolist(), alone.columns["shop"].to_pylist(), strict=True)
     assert dict(zip(of_events, alone.time_ms.tolist(), strict=True)) == expected
     assert sorted(alone.time_ms) == alone.time_ms.tolist()
-    assert [*map(len, latest.rows(4))] == np.bincount(block_of, minlength=4).tolist()
+    assert [*map(len, latest.latest_rows(4))] == np.bincount(block_of, minlength=4).tolist()
 
 
 def test_no_event_of_a_class_is_missing() -> None:
@@ -237,11 +244,11 @@ def flags(values: list[int]) -> np.ndarray:
 
 def through_entries(bands: Bands, random: Random) -> Bands:
     """Return the same bands, passed through entries in any order of keys."""
-    entries = entries_of(bands)
+    entries = entries_of_bands(bands)
     order = list(range(KEYS))
     random.shuffle(order)
     rows = np.concatenate([np.flatnonzero(entries.key == key) for key in order])
-    return bands_of(bands.counts, entries.take(rows), KEYS)
+    return bands_of_entries(bands.counts, entries.take(rows), KEYS)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -252,7 +259,7 @@ def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.Mon
     percent = random.choice((1, 25, 50, 90, 100))
     most = random.choice((3, 30, 10**6))
     windows_of_keys: list[list[int]] = [[] for _ in range(KEYS)]
-    bands = bands_of(None, None, KEYS)
+    bands = bands_of_entries(None, None, KEYS)
     begun_count = asked_count = 0
     for _ in range(40):
         segment: list[int] = []
@@ -262,7 +269,9 @@ def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.Mon
         windows: list[tuple[int, int, int, list[int]]] = []
         new = [[random.randint(-most, most) for _ in range(random.choice((0, 1, 1, 2, 5)))] for _ in range(KEYS)]
         leaving = [random.randint(0, min(len(windows_of_keys[key]), random.choice((1, 2, 20)))) for key in range(KEYS)]
-        begun = (flags(list(map(len, new))) > 0) & ~sure(bands, percent, flags(list(map(len, new))), flags(leaving))
+        begun = (flags(list(map(len, new))) > 0) & ~stays_in_band(
+            bands, percent, flags(list(map(len, new))), flags(leaving)
+        )
         for key in range(KEYS):
             first, old_values = len(values), windows_of_keys[key]
             # A new key reads its whole window. Other keys read the leaving events, and maybe some that stay.
@@ -279,13 +288,13 @@ def test_ranks_are_those_of_the_sorted_window(seed: int, monkeypatch: pytest.Mon
                     windows.append((key, first + low, first + shown + number + 1, window))
             windows_of_keys[key] = old_values[leaving[key] :] + new[key]
         moves = Moves(flags(segment), flags(values), flags(enters), np.ones(len(values), np.int64), flags(gone))
-        bands = without_begun(bands, begun)
+        bands = clear_bands(bands, begun)
         bounds = np.array([window[:3] for window in windows], np.int64).reshape(-1, 3).T
-        counts, key_ranks = ranked(bands, moves, percent, (bounds[0], bounds[1], bounds[2]))
+        counts, key_ranks = ranks_in_bands(bands, moves, percent, (bounds[0], bounds[1], bounds[2]))
         assert counts.tolist() == [len(window) for *_, window in windows]
         assert key_ranks.tolist() == [sorted(window)[(percent * len(window) + 99) // 100 - 1] for *_, window in windows]
         begun_count, asked_count = begun_count + int(begun.sum()), asked_count + len(windows)
-        bands = through_entries(after(bands, moves, percent), random)
+        bands = through_entries(moved_bands(bands, moves, percent), random)
         for key in range(KEYS):
             count, below = bands.counts[key].tolist()
             band = bands.values[bands.starts[key] : bands.starts[key + 1]].tolist()

@@ -23,8 +23,8 @@ from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
 from cep.engine.keyed_state import KeyedState, concat_states, divide
-from cep.histories.numbers.folds import folded, members_of
-from cep.histories.numbers.panes import concat_panes, merged
+from cep.histories.numbers.folds import fold_into_panes, rows_of_events
+from cep.histories.numbers.panes import concat_panes, merge_rows
 from cep.histories.numbers.tally import two_sums
 from cep.histories.pages import detach_segments
 from cep.lang.ir import History, HistoryFn
@@ -220,7 +220,7 @@ def test_panes_move_with_their_keys(seed: int) -> None:
     cut = random.randrange(20, 45)
     first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
     state = state_after(program, first)
-    assert any(segment.panes for segment in state.histories.segments)
+    assert any(segment.panes_number for segment in state.histories.segments)
     everything = engine_values(program, [*first, *rest], exprs)
     values_by_event = engine_values(program, rest, exprs, moved_by_keys(state, program))
     assert values_by_event == {event: everything[event] for event in values_by_event}
@@ -250,7 +250,7 @@ def test_a_busy_key_is_bounded_counted_and_told() -> None:
                 folded_alerts.add((alert["rule_id"], alert["events"][0]["event_id"]))
         state = through_bytes(program, advanced.keyed_state, watermark_ms)
         segments = state.histories.segments
-        sizes.append((len(state.histories), sum(len(segment) for segment in segments if segment.panes)))
+        sizes.append((len(state.histories), sum(len(segment) for segment in segments if segment.panes_number)))
     exprs = asked_of(program, FOLDED)
     of_rules = [(rule.deployed.rule_id, next(histories(rule.deployed.pattern))) for rule in program.rules]
     assert folded_alerts == {
@@ -285,7 +285,7 @@ def _pane_rows(text: str, count: int) -> int:
     ]  # fmt: skip
     program = program_over(f"{text} or size >= 0")
     state = state_after(program, split_evenly(batch_of(program.schema, {"x": events}), Random(1), most=16))
-    return sum(len(segment) for segment in state.histories.segments if segment.panes)
+    return sum(len(segment) for segment in state.histories.segments if segment.panes_number)
 
 
 def split_evenly(batch: EventBatch, random: Random, most: int = 4) -> list[Delivery]:
@@ -310,9 +310,9 @@ def test_floats_of_a_pane_keep_their_sum_exactly(events: list[tuple[int, float]]
     for share in (events[:cut], events[cut:]):
         key, values = np.array([k for k, _ in share], np.int64), np.array([v for _, v in share], np.float64)
         codes = values.view(np.int64)
-        rows = folded(history, members_of(history, key, 0 * key, codes, pa.array([], TEXT)), codes)
-        parts.append(merged(history, rows, -(2**40)))
-    rows = merged(history, concat_panes(parts), -(2**40))
+        rows = fold_into_panes(history, rows_of_events(history, key, 0 * key, codes, pa.array([], TEXT)), codes)
+        parts.append(merge_rows(history, rows, -(2**40)))
+    rows = merge_rows(history, concat_panes(parts), -(2**40))
     for number in (0, 1):
         key_rows = rows.take(rows.key == number)
         shown = [value for k, value in events if k == number]

@@ -19,7 +19,7 @@ from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
 from cep.engine.keyed_state import KeyedState
-from cep.histories.sub_keys import sub_numbers
+from cep.histories.sub_keys import sub_key_numbers
 from cep.lang.ir import History
 from cep.lang.walk import histories
 from cep.nfa.program import Program
@@ -66,7 +66,7 @@ def numbers_of(expr: History, past: Sequence[Event]) -> list[int | None]:
     types = {"shop": TEXT, "size": pa.int64(), "way": pa.int64()}
     columns = [pa.array([e.fields.get(name) for e in past], types[name]) for name in expr.by]
     nulls = [any(e.fields.get(name) is None for name in expr.by) for e in past]
-    numbers = sub_numbers(columns).tolist()
+    numbers = sub_key_numbers(columns).tolist()
     return [None if is_null else number for number, is_null in zip(numbers, nulls, strict=True)]
 
 
@@ -192,7 +192,7 @@ def test_what_may_be_forgotten_is_told_and_counted_and_the_panes_are_bounded() -
     assert values > 8 * VALUES
     assert program.histories is not None
     for number in program.histories.retained_panes:
-        panes = [segment.load().rows for segment in state.histories.segments if segment.panes == number]
+        panes = [segment.load().rows for segment in state.histories.segments if segment.panes_number == number]
         assert len({sub for rows in panes for sub in rows.columns["pane_sub"].to_pylist()}) <= VALUES
 
 
@@ -220,7 +220,7 @@ def test_panes_of_an_earlier_build_are_known(monkeypatch: pytest.MonkeyPatch) ->
     first, rest = one_by_one(batch)[:30], one_by_one(batch)[30:]
     state = state_after(program, first)
     assert program.histories is not None
-    without = [s for s in state.histories.segments if s.panes not in program.histories.by_known_sub_keys]
+    without = [s for s in state.histories.segments if s.panes_number not in program.histories.by_known_sub_keys]
     assert 0 < len(without) < len(state.histories.segments)
     before = replace(state, histories=replace(state.histories, segments=tuple(without)))
     everything = engine_values(program, whole(batch), exprs)
@@ -259,7 +259,7 @@ def test_a_key_with_hundreds_of_thousands_of_values_stays_bounded() -> None:
     assert state is not None
     assert program.histories is not None
     for number in program.histories.retained_panes:
-        assert sum(len(s) for s in state.histories.segments if s.panes == number) <= 3 * HISTORY_VALUES_MAX
+        assert sum(len(s) for s in state.histories.segments if s.panes_number == number) <= 3 * HISTORY_VALUES_MAX
     assert sizes[-1] <= 1.3 * max(sizes[3:5]), "what came in the last half takes no more"
 
 

@@ -17,7 +17,7 @@ from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
-from cep.histories.numbers.panes import buckets, estimated, hashes, middles
+from cep.histories.numbers.panes import bucket_middles, buckets, estimated, hashes
 from cep.histories.store import Histories
 from cep.kernels.histories.sketches import keep_least
 from cep.lang.ir import History
@@ -103,7 +103,7 @@ def test_state_does_not_grow_with_the_events_of_a_window() -> None:
         list(after_each(program, 25, 400, pause_ms))[-1] for pause_ms in (6 * 60_000, 60_000)
     )  # 42 days or 7 days
     rows = [sum(map(len, state.segments)) for state in (few, many)]
-    assert all(segment.panes for state in (few, many) for segment in state.segments)
+    assert all(segment.panes_number for state in (few, many) for segment in state.segments)
     assert rows[1] < rows[0] < 10_000, "not a row for each of 10 000 events and functions"
     steady = [sum(map(len, state.segments)) for state in after_each(program, 60, 400, 60_000)]
     assert steady[-1] < 2.2 * steady[24], "of twice and a half the events"
@@ -157,7 +157,7 @@ DISTINCT_ERROR = 1 / math.sqrt(DISTINCT_HASHES_MAX - 2)
 
 def stands_for(values: np.ndarray, type_: Type) -> np.ndarray:
     slots = values.view(np.int64) if type_.is_float else values
-    return middles(buckets(slots, type_), type_)
+    return bucket_middles(buckets(slots, type_), type_)
 
 
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1), st.sampled_from([INT, MONEY]))
@@ -181,7 +181,7 @@ def test_floats_are_one_percent_off_at_most_and_keep_their_order(numbers: list[f
     values = np.array(sorted(numbers))
     codes = buckets(values.view(np.int64), FLOAT)
     assert (np.diff(codes) >= 0).all()
-    for number, middle in zip(values.tolist(), middles(codes, FLOAT).tolist(), strict=True):
+    for number, middle in zip(values.tolist(), bucket_middles(codes, FLOAT).tolist(), strict=True):
         assert middle == number or abs(middle - number) <= abs(number) * 0.010000000001
         if math.isfinite(number):
             assert middle == bucket_middle(number, None)
@@ -233,7 +233,7 @@ def test_percentiles_are_within_what_the_library_says(percent: int) -> None:
     values = np.exp(np.random.default_rng(percent).normal(4, 2, 20_000))
     codes = np.sort(buckets(values.view(np.int64), FLOAT))
     rank = math.ceil(percent * len(values) / 100)
-    (ours,) = middles(codes[rank - 1 : rank], FLOAT).tolist()
+    (ours,) = bucket_middles(codes[rank - 1 : rank], FLOAT).tolist()
     exact = float(np.sort(values)[rank - 1])
     assert abs(ours - exact) <= 0.01 * exact
     sketch = datasketches.kll_doubles_sketch(200)

@@ -8,16 +8,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from cep.histories.numbers.folds import Members, float_spreads
+from cep.histories.numbers.folds import EventWindows, float_deviations
 from cep.histories.numbers.tally import (
-    at_clock,
-    at_events,
     averages,
-    float_tallies_of,
+    deviations,
+    float_tallies_at_clock,
     float_values,
-    float_windows,
-    of_windows,
-    spreads,
+    float_values_at_events,
+    tallies_at_clock,
+    tallies_at_events,
+    tallies_of_windows,
     whole_sums,
 )
 from cep.histories.store import tally_width
@@ -62,10 +62,10 @@ def test_a_window_is_added_up_without_rounding(seed: int) -> None:
     values = values_of(random, 60)
     lows = sorted(random.randint(0, 60) for _ in range(30))
     highs = [random.randint(low, 60) for low in lows]
-    tallies = of_windows(np.array(values, np.int64), np.array(lows), np.array(highs), WIDTH)
+    tallies = tallies_of_windows(np.array(values, np.int64), np.array(lows), np.array(highs), WIDTH)
     windows = [values[low:high] for low, high in zip(lows, highs, strict=True)]
     assert words(tallies) == [expected(window) for window in windows]
-    for window, ours in zip(windows, spreads(tallies).tolist(), strict=True):
+    for window, ours in zip(windows, deviations(tallies).tolist(), strict=True):
         assert ours == (pytest.approx(exact_spread(window), rel=4e-16) if window else 0.0)
     sums, overflows = whole_sums(tallies)
     assert sums.tolist() == [min(max(sum(window), LEAST), GREATEST) for window in windows]
@@ -88,17 +88,17 @@ def test_what_is_carried_is_what_is_added_up_anew(seed: int) -> None:
     has_left = is_old & np.array([random.random() < 0.5 for _ in range(80)])
     before = np.zeros((3, WIDTH), np.int64)
     old = Moves(segments, np.array(values, np.int64), is_old.astype(np.int64), is_old.astype(np.int64), 0 * segments)
-    before = at_clock(before, old)
+    before = tallies_at_clock(before, old)
     moves = Moves(segments, old.values, (~is_old).astype(np.int64), np.ones(80, np.int64), has_left.astype(np.int64))
-    after = at_clock(before, moves)
+    after = tallies_at_clock(before, moves)
     for segment in range(3):
         window = [v for v, s, gone in zip(values, segments, has_left, strict=True) if s == segment and not gone]
         assert words(after)[segment] == expected(window)
-        whole = of_windows(np.array(window, np.int64), np.array([0]), np.array([len(window)]), WIDTH)
-        assert spreads(after)[segment] == spreads(whole)[0]
+        whole = tallies_of_windows(np.array(window, np.int64), np.array([0]), np.array([len(window)]), WIDTH)
+        assert deviations(after)[segment] == deviations(whole)[0]
         # Old values come before new ones; the window of an event after all of them contains all.
         first, end = np.searchsorted(segments, [segment, segment + 1])
-        at_end = at_events(before, moves, np.array([segment]), np.array([first]), np.array([end]))
+        at_end = tallies_at_events(before, moves, np.array([segment]), np.array([first]), np.array([end]))
         assert words(at_end) == [expected(values[first:end])]
 
 
@@ -163,7 +163,7 @@ def test_carried_floats_are_what_is_added_up_anew(seed: int, name: str) -> None:
             windows_of_segments[segment] = numbers[leaving:] + new
         moves = moves_of(np.array(segments, np.int64), values, *np.array(flags, bool).reshape(-1, 3).T)
         bounds = np.array([window[:3] for window in windows], np.int64).reshape(-1, 3).T
-        counts, sums, rests = float_windows(tally, moves, *bounds, with_rests=name.endswith(FLOATS))
+        counts, sums, rests = float_values_at_events(tally, moves, *bounds, with_errors=name.endswith(FLOATS))
         if name.endswith(FLOATS):
             _check_rests(sums.tolist(), rests.tolist(), [window for _, _, _, window in windows])
         for count, ours, (_, _, _, window) in zip(counts.tolist(), sums.tolist(), windows, strict=True):
@@ -172,7 +172,7 @@ def test_carried_floats_are_what_is_added_up_anew(seed: int, name: str) -> None:
                 assert ours == total(window) or (math.isnan(ours) and math.isnan(total(window)))
             else:
                 assert ours == pytest.approx(spread(window), rel=1e-14, nan_ok=True)
-        tally, fits = float_tallies_of(tally, moves)
+        tally, fits = float_tallies_at_clock(tally, moves)
         assert fits
         assert tally[:, 0].tolist() == list(map(len, windows_of_segments))
         ends = [total(numbers) if name.endswith(FLOATS) else spread(numbers) for numbers in windows_of_segments]
@@ -195,11 +195,11 @@ def test_a_sum_that_floats_cannot_say_is_not_carried(values: list[float]) -> Non
     ones = np.ones(len(values), bool)
     tally = np.zeros((1, tally_width("any" + FLOATS)), np.int64)
     moves = moves_of(np.zeros(len(values), np.int64), values, ones, ones, ~ones)
-    assert not float_tallies_of(tally, moves)[1]
+    assert not float_tallies_at_clock(tally, moves)[1]
     zero = np.zeros(1, np.int64)
-    assert float_windows(tally, moves, zero, zero, zero + len(values), with_rests=False)[1][0] == pytest.approx(
-        sum(values)
-    ), "looked at"
+    assert float_values_at_events(tally, moves, zero, zero, zero + len(values), with_errors=False)[1][
+        0
+    ] == pytest.approx(sum(values)), "looked at"
 
 
 @pytest.mark.parametrize(
@@ -217,17 +217,20 @@ def test_what_is_too_large_for_a_spread_has_none_however_it_is_worked_out(larges
     lows, highs = bounds.T.copy()
     expected = [pytest.approx(spread(values[low:high]), rel=1e-14, nan_ok=True) for low, high in bounds.tolist()]
     bits, zeros, indexes = np.array(values).view(np.int64), np.zeros(len(values), np.int64), np.arange(len(bounds))
-    windows = Members(np.arange(len(values)), zeros, lows, highs, indexes, np.zeros(len(bounds), np.uint8))
-    assert float_spreads(bits, windows).view(np.float64).tolist() == expected
+    windows = EventWindows(np.arange(len(values)), zeros, lows, highs, indexes, np.zeros(len(bounds), np.uint8))
+    assert float_deviations(bits, windows).view(np.float64).tolist() == expected
     tally = np.zeros((1, tally_width("any" + FLOAT_SQUARES)), np.int64)
     is_first = np.arange(len(values)) < 4
     moves = moves_of(zeros, values, np.ones(len(values), bool), np.ones(len(values), bool), is_first)
-    assert float_windows(tally, moves, zeros[: len(bounds)], lows, highs, with_rests=False)[1].tolist() == expected
-    carried, fits = float_tallies_of(tally, moves._replace(gone=np.zeros(len(values), np.int64)))
+    assert (
+        float_values_at_events(tally, moves, zeros[: len(bounds)], lows, highs, with_errors=False)[1].tolist()
+        == expected
+    )
+    carried, fits = float_tallies_at_clock(tally, moves._replace(gone=np.zeros(len(values), np.int64)))
     assert fits
     assert float_values(carried)[0].tolist() == [pytest.approx(spread(values), rel=1e-14, nan_ok=True)]
     leaving = moves_of(zeros[:4], values[:4], np.zeros(4, bool), np.ones(4, bool), np.ones(4, bool))
-    assert float_values(float_tallies_of(carried, leaving)[0])[0].tolist() == [
+    assert float_values(float_tallies_at_clock(carried, leaving)[0])[0].tolist() == [
         pytest.approx(spread(values[4:]), rel=1e-14)
     ]
     for numbers in (values[low:high] for low, high in bounds.tolist()):

@@ -262,7 +262,8 @@ def test_the_past_of_a_key_in_words() -> None:
     (share,) = past_shares([pasts.StoredPast(0, DOMAIN, head), pasts.StoredPast(1, DOMAIN, head)], [{DOMAIN: program}])
     parts = {(part.kind, part.of): (part.rows, part.size, part.rules) for part in share.parts}
     windowed, single = ("beside_1 v1", "beside_3 v1", "beside_4 v1", "subject v1"), ("beside_2 v1",)
-    events, panes = ([s for s in histories.segments if bool(s.panes) == has_panes] for has_panes in (False, True))
+    events = [s for s in histories.segments if not s.panes_number]
+    panes = [s for s in histories.segments if s.panes_number]
     size = 2 * sum(s.stored.size for s in events if s.stored)
     assert parts["kept events", "pay for 3 s"] == (2 * sum(map(len, events)), size, windowed)
     (of_panes,) = (part_name for kind, part_name in parts if kind == "panes")

@@ -8,18 +8,9 @@ from cep.histories.kinds.kind import Kind
 from cep.nfa.histories import HistoryColumn
 
 _BY_FUNCTION: dict[str, Kind] = {
-    "last": single,
-    "exists": single,
-    "first": single,
-    "first_seen": single,
-    "min": extreme,
-    "max": extreme,
-    "distinct": distinct,
-    "median": rank,
-    "percentile": rank,
-    "approx_distinct": panes,
-    "approx_percentile": panes,
-}
+    "last": single, "exists": single, "first": single, "first_seen": single, "min": extreme, "max": extreme,
+    "distinct": distinct, "median": rank, "percentile": rank, "approx_distinct": panes, "approx_percentile": panes,
+}  # fmt: skip
 
 
 def kind_of(history: HistoryColumn) -> Kind:

@@ -5,60 +5,66 @@ Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 
 import numpy as np
 
-from cep.histories.call import Call
+from cep.histories.context import Context
 from cep.histories.kinds import tally
 from cep.histories.kinds.kind import Column, pin_nothing
-from cep.histories.numbers.folds import Members, counts_in, float_spreads, float_spreads_in, float_sums, float_sums_in
-from cep.histories.numbers.tally import Tallied, float_tallies_of, float_windows, quotients
+from cep.histories.numbers import folds
+from cep.histories.numbers.folds import EventWindows
+from cep.histories.numbers.tally import Tallies, float_tallies_at_clock, float_values_at_events, quotients
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
 
-def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Return the count, sum, average or standard deviation of the floats in each window."""
+def values(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
+    """Return the count, sum, average or standard deviation of the floats in each window: from a tally (a running
+    aggregate) and the events that enter and leave, or without one from all events.
+    """
     fn = history.expr.fn
-    if call.windows.is_tallied(history):
-        segment = windows.segment[call.new_rows][windows.events]
-        before, moves = tally.begin(call, history), call.windows.moves(history, None)
-        counts, numbers, rests = float_windows(
-            before, moves, segment, windows.lows, windows.highs, with_rests=fn == "avg"
+    if context.windows.has_carried_tally(history):
+        segment = windows.segment[context.new_rows][windows.events]
+        before, moves = tally.carried_tallies(context, history), context.windows.moves(history, None)
+        counts, numbers, rounding_errors = float_values_at_events(
+            before, moves, segment, windows.lows, windows.highs, with_errors=fn == "avg"
         )
-        return _column(fn, counts, numbers, rests)
+        return _column(fn, counts, numbers, rounding_errors)
     counts = windows.highs - windows.lows
     if fn == "count":
         return _column(fn, counts, counts)
-    events = call.windows.values(history, windows.rows)
+    events = context.windows.values(history, windows.rows)
     if fn == "stddev":
-        return _column(fn, counts, float_spreads(events, windows))
-    return _column(fn, counts, *float_sums(events, windows, with_rests=fn == "avg"))
+        return _column(fn, counts, folds.float_deviations(events, windows))
+    return _column(fn, counts, *folds.float_sums(events, windows, with_errors=fn == "avg"))
 
 
-def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Tallied:
+def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Tallies:
     """Move the carried floats to the clock, unless the sum needs too many of them to be exact."""
-    after, is_exact = float_tallies_of(tally.begin(call, history), call.windows.moves(history, clock_ms))
-    return tally.named(call, history, after) if is_exact else Tallied(crowded=frozenset((history.tally,)))
+    after, is_exact = float_tallies_at_clock(
+        tally.carried_tallies(context, history), context.windows.moves(history, clock_ms)
+    )
+    return tally.named_tallies(context, history, after) if is_exact else Tallies(crowded=frozenset((history.tally,)))
 
 
-pin = pin_nothing  # because the tally is enough
+pin_events = pin_nothing  # because the tally is enough
 
 
-def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+def values_with_panes(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
     """Add the floats in panes."""
-    fn, both = history.expr.fn, call.woven(history)
+    fn, merged = history.expr.fn, context.panes_and_events(history)
     if fn == "count":
-        counts = counts_in(both)
+        counts = folds.counts_in(merged)
         return _column(fn, counts, counts)
     if fn == "stddev":
-        spreads, counts = float_spreads_in(both)
-        return _column(fn, counts, spreads)
-    sums, rests, counts = float_sums_in(both, windows, with_rests=fn == "avg")
-    return _column(fn, counts, sums, rests)
+        deviations, counts = folds.float_deviations_in(merged)
+        return _column(fn, counts, deviations)
+    sums, rounding_errors, counts = folds.float_sums_in(merged, windows, with_errors=fn == "avg")
+    return _column(fn, counts, sums, rounding_errors)
 
 
-def _column(fn: str, counts: Int64, numbers: np.ndarray, rests: np.ndarray | None = None) -> Column:
+def _column(fn: str, counts: Int64, numbers: np.ndarray, rounding_errors: np.ndarray | None = None) -> Column:
     """Convert each window's count int64[Q], and its sum or standard deviation, to the value of the function `fn`.
 
-    numbers float64[Q] are the sums or standard deviations; rests float64[Q] are the rounding errors of sums.
+    numbers float64[Q] are the sums or standard deviations; rounding_errors float64[Q] belong to the sums. A column has
+    the bits of floats as int64. An empty window has the count or sum 0; the other functions are null.
     """
     is_empty, never_null = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
     match fn:
@@ -68,8 +74,8 @@ def _column(fn: str, counts: Int64, numbers: np.ndarray, rests: np.ndarray | Non
             return Column(numbers.view(np.int64), is_empty)
         case "sum":
             return Column(numbers.view(np.int64), never_null)
-        case _:
-            assert rests is not None, "sums have rests"
+        case _:  # "avg"
+            assert rounding_errors is not None, "sums have rounding errors"
             with np.errstate(invalid="ignore", over="ignore"):
-                nearest, rest = quotients((numbers, rests), np.maximum(counts, 1).astype(np.float64))
-            return Column(nearest.view(np.int64), is_empty, rests=rest.view(np.int64))
+                nearest, error = quotients((numbers, rounding_errors), np.maximum(counts, 1).astype(np.float64))
+            return Column(nearest.view(np.int64), is_empty, rounding_errors=error.view(np.int64))

@@ -6,9 +6,9 @@ Tested by: tests/histories/test_values.py
 
 from typing import NamedTuple, Protocol
 
-from cep.histories.call import Call
-from cep.histories.numbers.folds import Members
-from cep.histories.numbers.tally import NOTHING_TALLIED, Tallied
+from cep.histories.context import Context
+from cep.histories.numbers.folds import EventWindows
+from cep.histories.numbers.tally import NO_TALLIES, Tallies
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 
@@ -16,39 +16,42 @@ from cep.nfa.histories import HistoryColumn
 class Column(NamedTuple):
     """Values of windows. Shapes: slots int64[Q], nulls uint8[Q]. `overflows` counts sums that exceeded 64 bits.
 
-    `rests` int64[Q] are the slots of the rounding errors of averages; None for other functions.
+    `rounding_errors` int64[Q] are the slots of the rounding errors of averages; None for other functions.
     """
 
     slots: Int64
     nulls: UInt8
     overflows: int = 0
-    rests: Int64 | None = None
+    rounding_errors: Int64 | None = None
 
 
-def carry_nothing(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Tallied:
+def carry_nothing(_context: Context, _history: HistoryColumn, _clock_ms: int) -> Tallies:
     """Carry no numbers: of a kind whose events or panes are enough."""
-    return NOTHING_TALLIED
+    return NO_TALLIES
 
 
-def pin_nothing(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
+def pin_nothing(_context: Context, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
     """Pin no events: of a kind whose numbers are enough."""
     return None
 
 
 class Kind(Protocol):
-    """A group of history functions that are computed and carried in the same way, such as `sum` and `avg`."""
+    """A group of functions over a key's past events that are computed in the same way, such as `sum` and `avg`."""
 
-    def values(self, call: Call, history: HistoryColumn, windows: Members, /) -> Column:
+    def values(self, context: Context, history: HistoryColumn, windows: EventWindows, /) -> Column:
         """Return the value at each new event, in window order."""
 
-    def carry(self, call: Call, history: HistoryColumn, clock_ms: int, /) -> Tallied:
-        """Return the numbers with which the next call begins, as they are at the clock."""
+    def carry_tallies(self, context: Context, history: HistoryColumn, clock_ms: int, /) -> Tallies:
+        """Return the tallies (running counts and sums) at the clock, with which the next batch of events begins."""
 
-    def pin(self, call: Call, history: HistoryColumn, opens: Int64, /) -> UInt8 | None:
-        """Return 1 for the rows that can decide the value at a later event; None for a kind that pins no events.
+    def pin_events(self, context: Context, history: HistoryColumn, opens: Int64, /) -> UInt8 | None:
+        """Return 1 for the rows to pin (to store one by one), because they can decide the value at a later event.
 
-        Shapes: opens int64[N], how far back the windows of the row's key reach at most.
+        None: the kind pins no events. Shapes: opens int64[N], how far back the windows of the row's key reach at most.
         """
 
-    def folded_values(self, call: Call, history: HistoryColumn, windows: Members, /) -> Column:
-        """Return the value of each window whose older events are panes. Only windows with too many events are read."""
+    def values_with_panes(self, context: Context, history: HistoryColumn, windows: EventWindows, /) -> Column:
+        """Return the value of each window with panes (aggregates of time slices) in place of its older events.
+
+        The caller uses only the results of folded windows, which have too many events.
+        """

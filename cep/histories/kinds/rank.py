@@ -6,65 +6,69 @@ Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
 import numpy as np
 
 from cep.base.schema import Type
-from cep.histories.call import Call
+from cep.histories.context import Context
 from cep.histories.kinds.kind import Column, pin_nothing
-from cep.histories.numbers.bands import after, bands_of, entries_of, ranked, without_begun
-from cep.histories.numbers.folds import Members, as_floats, of_rank, sortable
-from cep.histories.numbers.panes import argument_type, values_of
-from cep.histories.numbers.tally import NOTHING_TALLIED, Tallied
+from cep.histories.numbers.bands import bands_of_entries, clear_bands, entries_of_bands, moved_bands, ranks_in_bands
+from cep.histories.numbers.folds import EventWindows, as_floats, of_rank, sortable
+from cep.histories.numbers.panes import argument_type, values_from_panes
+from cep.histories.numbers.tally import NO_TALLIES, Tallies
 from cep.kernels.histories.records import Bands
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
 
-def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+def values(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
     """Find the rank in the carried band, or in whole windows."""
     type_ = argument_type(history)
-    if call.windows.is_ranked(history):
-        counts, chosen = _ranked(call, history, windows, type_)
+    if context.windows.has_carried_rank(history):
+        counts, chosen = _rank_windows(context, history, windows, type_)
     else:
         counts = windows.highs - windows.lows
-        ordered = sortable(call.table.columns[history.value, windows.rows], type_)
+        ordered = sortable(context.table.columns[history.value, windows.rows], type_)
         chosen = of_rank(ordered, history.percent, windows.lows, windows.highs)
     return Column(as_floats(sortable(chosen, type_), type_).view(np.int64), (counts == 0).astype(np.uint8))
 
 
-def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Tallied:
+def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Tallies:
     """Move the bands to the clock."""
-    if not call.windows.is_ranked(history):
-        return NOTHING_TALLIED
-    moves = call.windows.moves(history, clock_ms)
+    if not context.windows.has_carried_rank(history):
+        return NO_TALLIES
+    moves = context.windows.moves(history, clock_ms)
     moves = moves._replace(values=sortable(moves.values, argument_type(history)))
-    bands = after(_begin(call, history)[0], moves, history.percent)
-    return Tallied({history.ranked: bands.counts}, {history.band: entries_of(bands)})
+    bands = moved_bands(_carried_bands(context, history)[0], moves, history.percent)
+    return Tallies({history.ranked: bands.counts}, {history.band: entries_of_bands(bands)})
 
 
-pin = pin_nothing  # because the band is enough
+pin_events = pin_nothing  # because the band is enough
 
 
-def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
+def values_with_panes(context: Context, history: HistoryColumn, _windows: EventWindows) -> Column:
     """Find the rank among the buckets of events and panes."""
-    return Column(*values_of(history, call.woven(history)))
+    return Column(*values_from_panes(history, context.panes_and_events(history)))
 
 
-def _begin(call: Call, history: HistoryColumn) -> tuple[Bands, np.ndarray]:
-    """Return the bands of the previous call, and the keys bool[K] whose bands start again."""
-    begun, before = call.windows.begun(history.ranked), call.windows.before
+def _carried_bands(context: Context, history: HistoryColumn) -> tuple[Bands, np.ndarray]:
+    """Return the bands of the previous batch, and the keys bool[K] whose bands start again."""
+    restarted, before = context.windows.restarted_keys(history.ranked), context.windows.tallies_before
     counts, entries = before.by_key.get(history.ranked), before.by_sub_key.get(history.band)
-    return without_begun(bands_of(counts, entries, call.table.keys_count), begun), begun
+    return clear_bands(bands_of_entries(counts, entries, context.table.keys_count), restarted), restarted
 
 
-def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -> tuple[Int64, Int64]:
-    """Return each window's event count, and the value at its rank as a `sortable` integer."""
-    bands, begun = _begin(call, history)
-    key = call.table.key[call.new_rows][windows.events]
-    moves = call.windows.moves(history, None)
+def _rank_windows(context: Context, history: HistoryColumn, windows: EventWindows, type_: Type) -> tuple[Int64, Int64]:
+    """Return each window's event count, and the value at its rank as a `sortable` integer.
+
+    A band has the values around the rank, and moves with the events that enter and leave a key's window. If the rank
+    may leave the band, the key is *restarted*: its whole windows are read.
+    """
+    bands, restarted = _carried_bands(context, history)
+    key = context.table.key[context.new_rows][windows.events]
+    moves = context.windows.moves(history, None)
     ordered = sortable(moves.values, type_)
     counts, chosen_values = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
-    whole_windows, in_bands = np.flatnonzero(begun[key]), np.flatnonzero(~begun[key])
+    whole_windows, in_bands = np.flatnonzero(restarted[key]), np.flatnonzero(~restarted[key])
     lows, highs = windows.lows[whole_windows], windows.highs[whole_windows]
     counts[whole_windows], chosen_values[whole_windows] = highs - lows, of_rank(ordered, history.percent, lows, highs)
     windows_in_bands = key[in_bands], windows.lows[in_bands], windows.highs[in_bands]
     moves = moves._replace(values=ordered)
-    counts[in_bands], chosen_values[in_bands] = ranked(bands, moves, history.percent, windows_in_bands)
+    counts[in_bands], chosen_values[in_bands] = ranks_in_bands(bands, moves, history.percent, windows_in_bands)
     return counts, chosen_values

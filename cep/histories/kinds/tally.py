@@ -5,91 +5,90 @@ Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
 
 import numpy as np
 
-from cep.histories.call import Call
+from cep.histories.context import Context
 from cep.histories.kinds.kind import Column, pin_nothing
-from cep.histories.numbers.folds import Members, counts_in, tallies_in
-from cep.histories.numbers.tally import (
-    Tallied,
-    at_clock,
-    at_events,
-    averages,
-    entries_after,
-    no_entries,
-    of_windows,
-    segments_of,
-    spreads,
-    whole_sums,
-)
+from cep.histories.numbers import tally as arithmetic
+from cep.histories.numbers.folds import EventWindows, counts_in, tallies_in
+from cep.histories.numbers.tally import Tallies
 from cep.histories.store import SubTallies, tally_width
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
 
-def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
-    """Return the count, sum, average or standard deviation of the integers or decimals in each window."""
-    if call.windows.is_tallied(history):
-        segment = windows.segment[call.new_rows][windows.events]
-        moves = call.windows.moves(history, None)
-        sums = at_events(begin(call, history), moves, segment, windows.lows, windows.highs)
+def values(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
+    """Return the count, sum, average or standard deviation of the integers or decimals in each window: from a tally (a
+    running aggregate) and the events that enter and leave (`moves`), or without one from all events.
+    """
+    if context.windows.has_carried_tally(history):
+        segment = windows.segment[context.new_rows][windows.events]
+        moves = context.windows.moves(history, None)
+        sums = arithmetic.tallies_at_events(
+            carried_tallies(context, history), moves, segment, windows.lows, windows.highs
+        )
         return _column(history, sums, sums[:, 0])
     counts = windows.highs - windows.lows
     if history.expr.fn == "count":
         return Column(counts, np.zeros(len(counts), np.uint8))
-    events = call.windows.values(history, windows.rows)
-    return _column(history, of_windows(events, windows.lows, windows.highs, tally_width(history.tally)), counts)
+    events = context.windows.values(history, windows.rows)
+    return _column(
+        history, arithmetic.tallies_of_windows(events, windows.lows, windows.highs, tally_width(history.tally)), counts
+    )
 
 
-def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Tallied:
+def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Tallies:
     """Move the carried tally to the clock."""
-    return named(call, history, at_clock(begin(call, history), call.windows.moves(history, clock_ms)))
+    moves = context.windows.moves(history, clock_ms)
+    return named_tallies(context, history, arithmetic.tallies_at_clock(carried_tallies(context, history), moves))
 
 
-pin = pin_nothing  # because the tally is enough
+pin_events = pin_nothing  # because the tally is enough
 
 
-def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+def values_with_panes(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
     """Add the parts of tallies in panes."""
-    both = call.woven(history)
+    merged = context.panes_and_events(history)
     if history.expr.fn == "count":
-        counts = counts_in(both)
+        counts = counts_in(merged)
         return Column(counts, np.zeros(len(counts), np.uint8))
-    sums = tallies_in(history, both, call.windows.values(history, windows.rows))
+    sums = tallies_in(history, merged, context.windows.values(history, windows.rows))
     sums[windows.folded == 0] = 0  # their overflows are already counted
     return _column(history, sums, sums[:, 0])
 
 
-def begin(call: Call, history: HistoryColumn) -> Int64:
+def carried_tallies(context: Context, history: HistoryColumn) -> Int64:
     """Return the tallies that the previous call left, by segment of the table: int64[S, W], zeros where none exists."""
     if not history.by:
-        tally = call.windows.before.by_key.get(history.tally)
-        return np.zeros((call.table.keys_count, tally_width(history.tally)), np.int64) if tally is None else tally
-    return call.once("begin", history.tally, lambda: _begin_by_sub_key(call, history))
+        tally = context.windows.tallies_before.by_key.get(history.tally)
+        return np.zeros((context.table.keys_count, tally_width(history.tally)), np.int64) if tally is None else tally
+    return context.once("begin", history.tally, lambda: _carried_by_sub_key(context, history))
 
 
-def _begin_by_sub_key(call: Call, history: HistoryColumn) -> Int64:
-    segment, _ = call.table.segments(history.by)
+def _carried_by_sub_key(context: Context, history: HistoryColumn) -> Int64:
+    segment, _ = context.table.segments(history.by)
     sums = np.zeros((int(segment.max(initial=-1)) + 1, tally_width(history.tally)), np.int64)
-    entries, segments = _entries(call, history)
+    entries, segments = _entries(context, history)
     with_segment = np.flatnonzero(segments >= 0)
     sums[segments[with_segment]] = entries.sums[with_segment]
     return sums
 
 
-def named(call: Call, history: HistoryColumn, tally: Int64) -> Tallied:
+def named_tallies(context: Context, history: HistoryColumn, tally: Int64) -> Tallies:
     """Store the tally after the call under the history's name; by sub-key, as entries."""
     if not history.by:
-        return Tallied({history.tally: tally})
-    before, segments = _entries(call, history)
-    after = entries_after(before, segments, tally, call.table, history.by, history.expr.by)
-    return Tallied(by_sub_key={history.tally: after})
+        return Tallies({history.tally: tally})
+    before, segments = _entries(context, history)
+    after = arithmetic.update_entries(before, segments, tally, context.table, history.by, history.expr.by)
+    return Tallies(by_sub_key={history.tally: after})
 
 
-def _entries(call: Call, history: HistoryColumn) -> tuple[SubTallies, Int64]:
+def _entries(context: Context, history: HistoryColumn) -> tuple[SubTallies, Int64]:
     """Return the entries of the previous call, and the segment of each."""
-    entries = call.windows.before.by_sub_key.get(history.tally)
+    entries = context.windows.tallies_before.by_sub_key.get(history.tally)
     if entries is None:
-        entries = no_entries(call.table, history.expr.by, tally_width(history.tally))
-    return entries, call.once("segments", history.tally, lambda: segments_of(entries, call.table, history.by))
+        entries = arithmetic.no_entries(context.table, history.expr.by, tally_width(history.tally))
+    return entries, context.once(
+        "segments", history.tally, lambda: arithmetic.segments_of_entries(entries, context.table, history.by)
+    )
 
 
 def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
@@ -99,9 +98,9 @@ def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
     if fn == "count" or argument is None:
         return Column(counts, np.zeros(len(counts), np.uint8))
     if fn == "stddev":
-        return Column((spreads(sums) / float(10**argument.type.scale)).view(np.int64), is_empty)
+        return Column((arithmetic.deviations(sums) / float(10**argument.type.scale)).view(np.int64), is_empty)
     if fn == "sum":
-        totals, overflows = whole_sums(sums)
+        totals, overflows = arithmetic.whole_sums(sums)
         return Column(totals, np.zeros(len(counts), np.uint8), overflows)
-    nearest, rest = averages(sums, counts, argument.type.scale)
-    return Column(nearest.view(np.int64), is_empty, rests=rest.view(np.int64))
+    nearest, error = arithmetic.averages(sums, counts, argument.type.scale)
+    return Column(nearest.view(np.int64), is_empty, rounding_errors=error.view(np.int64))

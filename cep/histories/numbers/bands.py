@@ -19,21 +19,21 @@ _REACH_CHANGES = 2
 _CHANGES_MAX = 1024
 
 
-def without_begun(bands: Bands, begun: np.ndarray) -> Bands:
-    """Clear the bands of the keys that are marked in `begun`, bool[K]."""
-    if not bands.counts[begun].any():
+def clear_bands(bands: Bands, restarted: np.ndarray) -> Bands:
+    """Clear the bands of the keys that are marked in `restarted`, bool[K]."""
+    if not bands.counts[restarted].any():
         return bands
-    sizes = np.where(begun, 0, np.diff(bands.starts))
+    sizes = np.where(restarted, 0, np.diff(bands.starts))
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return Bands(np.where(begun[:, None], 0, bands.counts), starts, bands.values[~begun[_keys(bands)]])
+    return Bands(np.where(restarted[:, None], 0, bands.counts), starts, bands.values[~restarted[_keys(bands)]])
 
 
-def entries_of(bands: Bands) -> SubTallies:
+def entries_of_bands(bands: Bands) -> SubTallies:
     """Convert bands to the form in which they are stored: one entry for each value."""
     return SubTallies(_keys(bands), (), bands.values.reshape(-1, 1))
 
 
-def bands_of(counts: Int64 | None, entries: SubTallies | None, keys_count: int) -> Bands:
+def bands_of_entries(counts: Int64 | None, entries: SubTallies | None, keys_count: int) -> Bands:
     """Build bands from stored counts and entries, for the present key numbers. An unknown band has no events."""
     if counts is None or entries is None:
         return Bands(np.zeros((keys_count, 2), np.int64), np.zeros(keys_count + 1, np.int64), np.zeros(0, np.int64))
@@ -44,20 +44,22 @@ def bands_of(counts: Int64 | None, entries: SubTallies | None, keys_count: int) 
     return Bands(counts, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), values)
 
 
-def sure(bands: Bands, percent: int, comes: Int64, goes: Int64) -> np.ndarray:
+def stays_in_band(bands: Bands, percent: int, new_counts: Int64, leaving_counts: Int64) -> np.ndarray:
     """bool[K]: the keys whose rank stays in the band if at most this many events enter and leave, in any order."""
     count, below, sizes = bands.counts[:, 0], bands.counts[:, 1], np.diff(bands.starts)
     above = count - below - sizes
-    least, most = _rank(percent, count - goes), _rank(percent, count + comes)
-    stays = ((below == 0) | (least > below + comes)) & ((above == 0) | (most <= below + sizes - goes))
-    is_sure: np.ndarray = stays & (count > 0) & (comes + goes <= _CHANGES_MAX)
+    least, most = _rank(percent, count - leaving_counts), _rank(percent, count + new_counts)
+    stays = ((below == 0) | (least > below + new_counts)) & ((above == 0) | (most <= below + sizes - leaving_counts))
+    is_sure: np.ndarray = stays & (count > 0) & (new_counts + leaving_counts <= _CHANGES_MAX)
     return is_sure
 
 
-def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64]:
+def ranks_in_bands(
+    bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64, Int64]
+) -> tuple[Int64, Int64]:
     """Return the event count of each window, and the value at its rank (undefined if it is empty): int64[Q] each.
 
-    A window has a key int64[Q] and members lows <= i < highs. The rank must stay in the band (`sure`).
+    A window has a key int64[Q] and members lows <= i < highs. The rank must stay in the band (`stays_in_band`).
     """
     keys, lows, highs = windows
     counts, chosen = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
@@ -66,7 +68,7 @@ def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64
     return counts, chosen
 
 
-def after(bands: Bands, moves: Moves, percent: int) -> Bands:
+def moved_bands(bands: Bands, moves: Moves, percent: int) -> Bands:
     """Return the bands after the call, at their regular width. The band of a new key contains all values that enter."""
     values = np.empty(len(bands.values) + len(moves.values), np.int64)
     out = Bands(np.zeros_like(bands.counts), np.zeros_like(bands.starts), values)

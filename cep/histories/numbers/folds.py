@@ -1,15 +1,8 @@
 """Windows with more events than the limit: exact up to the limit; older events are folded into panes (panes.py).
 
 The far edge of a window with more than `events_max` events of its key is rounded outwards to a pane. So its value is
-the same whether its older events are still there one by one, as in a replay, or only as rows of panes:
-
-    count                     a row with the count
-    sum, avg, stddev          a row for each part of a tally (tally.py), whose weight is the sum of that part; exact
-    sum, avg of floats        a few floats with the same sum, their bits as codes; exact
-    stddev of floats          the same, and floats with the sum of the squares, with weight -1; exact
-    min, max                  the least value of a pane, as a code
-    distinct                  hashes, like approx_distinct; median, percentile: buckets, like approx_percentile
-    first                     the first event of each pane, which stays an event (values.py)
+the same whether its older events are still there one by one, as in a replay, or only as rows of panes
+(`fold_into_panes`). Sums and counts stay exact. `first` reads the first event of each pane, which stays an event.
 
 Each remembered value of a sub-key has panes of its own (sub_keys.py); the limit applies to all values together. Windows
 without a carried tally are computed here from all their events.
@@ -22,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.schema import Type
-from cep.histories.numbers.panes import PaneRows, Woven, argument_type, codes_of, concat_panes, pane_of
-from cep.histories.numbers.tally import Pair, can_be_squared, of_parts, parts_of, spreads_of, squares, two_sums
+from cep.histories.numbers import tally as arithmetic
+from cep.histories.numbers.panes import PaneRows, PanesAndEvents, argument_type, codes_of_values, concat_panes, pane_of
+from cep.histories.numbers.tally import Pair
 from cep.histories.store import tally_width
 from cep.kernels.histories import windows as kernels
 from cep.kernels.layout import Int64, UInt8
@@ -31,7 +25,7 @@ from cep.nfa.histories import HistoryColumn
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class EventWindows:
     """The rows that count for a history, and for each new event the window of rows up to it (histories/windows.py).
 
     Shapes: rows int64[M], sorted by segment and event order; segment int64[N], the (sub-)key of each row of the table;
@@ -55,7 +49,7 @@ def sortable(values: Int64, type_: Type) -> Int64:
     return flipped
 
 
-def extreme(values: Int64, type_: Type, windows: Members, *, is_least: bool) -> Int64:
+def extreme(values: Int64, type_: Type, windows: EventWindows, *, is_least: bool) -> Int64:
     """Return the least or the greatest value of each window; undefined for an empty window."""
     ordered = sortable(values, type_)
     out = np.empty(len(windows.lows), np.int64)
@@ -68,26 +62,26 @@ def as_floats(values: Int64, type_: Type) -> np.ndarray:
     return values.view(np.float64) if type_.is_float else values / float(10**type_.scale)
 
 
-def float_sums(values: Int64, windows: Members, *, with_rests: bool) -> Pair:
-    """Return the sum of each window, rounded once, and its rounding error (empty without `with_rests`)."""
+def float_sums(values: Int64, windows: EventWindows, *, with_errors: bool) -> Pair:
+    """Return the sum of each window, rounded once, and its rounding error (empty without `with_errors`)."""
     floats = values.view(np.float64)
     finite = np.isfinite(floats)
     finite_values = np.where(finite, values, 0)
-    if with_rests:
-        out, rests = two_sums(finite_values, windows.lows, windows.highs)
+    if with_errors:
+        out, rounding_errors = arithmetic.two_sums(finite_values, windows.lows, windows.highs)
     else:
-        out, rests = np.empty(len(windows.lows), np.float64), np.empty(0, np.float64)
+        out, rounding_errors = np.empty(len(windows.lows), np.float64), np.empty(0, np.float64)
         kernels.sum_floats(finite_values, windows.lows, windows.highs, out)
     if not finite.all():
         for special in (np.inf, -np.inf, np.nan):
             has = np.isnan(floats) if special != special else floats == special  # noqa: PLR0124 nan alone differs
             out = np.where(_summed(has, windows) > 0, out + special, out)
-    return out, rests
+    return out, rounding_errors
 
 
-def float_spreads(values: Int64, windows: Members) -> Int64:
+def float_deviations(values: Int64, windows: EventWindows) -> Int64:
     """Return the population standard deviation of each window, as slots."""
-    is_squarable = can_be_squared(values)
+    is_squarable = arithmetic.can_be_squared(values)
     out = np.empty(len(windows.lows), np.float64)
     kernels.spread_floats(np.where(is_squarable, values, 0), windows.lows, windows.highs, out)
     return np.where(_summed(~is_squarable, windows) > 0, np.nan, out).view(np.int64)
@@ -101,91 +95,104 @@ def of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:
     return different[np.maximum(out, 0)] if len(different) else np.zeros(len(out), np.int64)
 
 
-def members_of(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64, texts: pa.Array) -> PaneRows:
-    """Return a row for each event, to be placed after a history's panes. The code of a tally has no meaning."""
+def rows_of_events(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64, texts: pa.Array) -> PaneRows:
+    """Return single events in the form of panes: one row each, with its value as code (0 for a tally) and weight 1."""
     nothing = np.zeros(len(key), np.int64)
     return PaneRows(key, pane_of(history, time_ms), _codes(history, values, texts), nothing + 1, nothing)
 
 
-def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
-    """Convert the rows of events (`members_of`) to rows of panes; a sum becomes one row for each part of the values."""
+def fold_into_panes(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
+    """Convert events (`rows_of_events`) to rows of panes (aggregates of time slices), to be added up by pane and code.
+
+    Sums need several rows. A sum of floats has rows with weight 0 and the bits of a value as code, for `stddev` also
+    rows with weight -1 and the bits of a square; a row with code 0 has the event count as weight. In a sum of whole
+    numbers, the code is a position in the tally (count, parts of the sum and of squares), and the weight is that part.
+    `min` and `max` have the value as code, `distinct` a hash, `median` and `percentile` a bucket.
+    """
     zeros = np.zeros(len(rows), np.int64)
     if history.is_float_sum or history.is_float_spread:
-        counted = replace(rows, code=zeros)  # a row with code zero carries all the weight
+        count_rows = replace(rows, code=zeros)
         if history.is_float_sum:
-            return concat_panes([replace(rows, weight=zeros), counted])
-        is_finite = can_be_squared(values)
+            return concat_panes([replace(rows, weight=zeros), count_rows])
+        is_finite = arithmetic.can_be_squared(values)
         codes = np.where(is_finite, values, np.float64(np.inf).view(np.int64))
-        square_rows = [replace(rows, code=part, weight=zeros - 1) for part in squares(np.where(is_finite, values, 0))]
-        return concat_panes([replace(rows, code=codes, weight=zeros), counted, *square_rows])
+        square_rows = [
+            replace(rows, code=part, weight=zeros - 1) for part in arithmetic.squares(np.where(is_finite, values, 0))
+        ]
+        return concat_panes([replace(rows, code=codes, weight=zeros), count_rows, *square_rows])
     if not history.tally or history.expr.fn == "count":
         return rows
-    parts = parts_of(values, tally_width(history.tally))
+    parts = arithmetic.parts_of(values, tally_width(history.tally))
     return concat_panes(
-        [replace(rows, code=zeros + column, weight=parts[:, column]) for column in range(parts.shape[1])],
+        [replace(rows, code=zeros + column, weight=parts[:, column]) for column in range(parts.shape[1])]
     )
 
 
-def tallies_in(history: HistoryColumn, both: Woven, values: Int64) -> Int64:
+def tallies_in(history: HistoryColumn, merged: PanesAndEvents, values: Int64) -> Int64:
     """int64[Q, W]: the tally of each window; `values` are the members' values."""
     width = tally_width(history.tally)
-    rows = both.rows
+    rows = merged.rows
     parts = np.zeros((len(rows), width), np.int64)
-    parts[both.members] = parts_of(values, width)
-    old_rows = np.flatnonzero(_is_old(both))
+    parts[merged.event_positions] = arithmetic.parts_of(values, width)
+    old_rows = np.flatnonzero(_is_pane(merged))
     parts[old_rows, rows.code[old_rows]] = rows.weight[old_rows]
-    return of_parts(parts, both.lows, both.highs)
+    return arithmetic.tallies_of_parts(parts, merged.lows, merged.highs)
 
 
-def counts_in(both: Woven) -> Int64:
+def counts_in(merged: PanesAndEvents) -> Int64:
     """int64[Q]: the number of events in each window."""
-    return _summed(both.rows.weight, both)
+    return _summed(merged.rows.weight, merged)
 
 
-def float_sums_in(both: Woven, windows: Members, *, with_rests: bool) -> tuple[np.ndarray, np.ndarray, Int64]:
+def float_sums_in(
+    merged: PanesAndEvents, windows: EventWindows, *, with_errors: bool
+) -> tuple[np.ndarray, np.ndarray, Int64]:
     """float64[Q] sums of windows, float64[Q] their rounding errors, and int64[Q] their event counts."""
-    wide = replace(windows, lows=both.lows, highs=both.highs)
-    return *float_sums(both.rows.code, wide, with_rests=with_rests), counts_in(both)
+    wide = replace(windows, lows=merged.lows, highs=merged.highs)
+    return *float_sums(merged.rows.code, wide, with_errors=with_errors), counts_in(merged)
 
 
-def float_spreads_in(woven_rows: Woven) -> tuple[Int64, Int64]:
+def float_deviations_in(merged: PanesAndEvents) -> tuple[Int64, Int64]:
     """Return the population standard deviation of each window over panes and single events, and its event count.
 
-    Shapes: int64[Q] both; a deviation is the bits of a float64, NaN if an event of the window is not finite.
+    A code is the bits of a float: the value of an event; in a pane (aggregate of a time slice) a part of the sum; with
+    weight -1 of the sum of squares. Other weights count events. Shapes: int64[Q] both; a deviation is the bits of a
+    float64, NaN if an event of the window is not finite.
     """
-    rows, is_pane = woven_rows.rows, _is_old(woven_rows)
+    rows, is_pane = merged.rows, _is_pane(merged)
+    events = merged.event_positions
     is_square, is_finite = is_pane & (rows.weight < 0), np.where(is_pane, np.isfinite(rows.code.view(np.float64)), True)
-    is_finite[woven_rows.members] = can_be_squared(rows.code[woven_rows.members])
+    is_finite[events] = arithmetic.can_be_squared(rows.code[events])
     finite = np.where(is_finite, rows.code, 0)
-    square_pairs = np.zeros((len(rows), 2), np.int64)
+    square_pairs = np.zeros((len(rows), 2), np.int64)  # each square as the nearest float and its rounding error
     square_pairs[is_square, 0] = finite[is_square]
-    square_pairs[woven_rows.members] = np.stack(squares(finite[woven_rows.members]), axis=1)
-    counts = _summed(np.maximum(rows.weight, 0), woven_rows)
-    spread = spreads_of(
+    square_pairs[events] = np.stack(arithmetic.squares(finite[events]), axis=1)
+    counts = _summed(np.maximum(rows.weight, 0), merged)
+    deviation = arithmetic.deviations_of(
         counts,
-        two_sums(np.where(is_square, 0, finite), woven_rows.lows, woven_rows.highs),
-        two_sums(square_pairs.reshape(-1), 2 * woven_rows.lows, 2 * woven_rows.highs),
+        arithmetic.two_sums(np.where(is_square, 0, finite), merged.lows, merged.highs),
+        arithmetic.two_sums(square_pairs.reshape(-1), 2 * merged.lows, 2 * merged.highs),
     )
-    is_all_finite = _summed(~is_finite, woven_rows) == 0
-    return np.where(is_all_finite, spread, np.nan).view(np.int64), counts
+    is_all_finite = _summed(~is_finite, merged) == 0
+    return np.where(is_all_finite, deviation, np.nan).view(np.int64), counts
 
 
-def extreme_in(history: HistoryColumn, both: Woven) -> Int64:
+def extreme_in(history: HistoryColumn, merged: PanesAndEvents) -> Int64:
     """Return the least or greatest value of each window; undefined for an empty window."""
-    positions = np.empty(len(both.lows), np.int64)
-    kernels.least(both.rows.code, both.lows, both.highs, positions)
-    chosen = both.rows.code[np.maximum(positions, 0)] if len(both.rows) else positions
+    positions = np.empty(len(merged.lows), np.int64)
+    kernels.least(merged.rows.code, merged.lows, merged.highs, positions)
+    chosen = merged.rows.code[np.maximum(positions, 0)] if len(merged.rows) else positions
     return sortable(chosen if history.expr.fn == "min" else ~chosen, argument_type(history))
 
 
-def _is_old(both: Woven) -> np.ndarray:
-    """bool[C]: the rows that are panes, not members."""
-    old = np.ones(len(both.rows), bool)
-    old[both.members] = False
-    return old
+def _is_pane(merged: PanesAndEvents) -> np.ndarray:
+    """bool[C]: the rows that are panes, not single events."""
+    is_pane = np.ones(len(merged.rows), bool)
+    is_pane[merged.event_positions] = False
+    return is_pane
 
 
-def _summed(numbers: np.ndarray, windows: Members | Woven) -> Int64:
+def _summed(numbers: np.ndarray, windows: EventWindows | PanesAndEvents) -> Int64:
     """int64[Q]: the sum of integers or flags in each window."""
     running = np.concatenate([np.zeros(1, np.int64), np.cumsum(numbers)])
     summed: Int64 = running[windows.highs] - running[windows.lows]
@@ -200,4 +207,4 @@ def _codes(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
     if history.is_extreme:
         ordered = sortable(values, argument_type(history))
         return ordered if history.expr.fn == "min" else ~ordered
-    return codes_of(history, values, texts)
+    return codes_of_values(history, values, texts)

@@ -39,7 +39,7 @@ from cep.base.limits import DISTINCT_HASHES_MAX
 from cep.base.schema import Type
 from cep.columnar.batch import NO_TEXTS, text_buffers
 from cep.columnar.texts import numbered
-from cep.functions.calendar import opens_ms, pane_starts
+from cep.functions.calendar import pane_starts, window_starts_ms
 from cep.functions.columns import TextNumbers
 from cep.histories.store import Histories, HistoryRows, Segment, block_of, segment_of, span_code
 from cep.histories.table import grouped
@@ -76,8 +76,12 @@ def buckets(values: Int64, type_: Type) -> Int64:
     return codes
 
 
-def middles(codes: Int64, type_: Type) -> np.ndarray:
-    """Return a representative value of each bucket, float64[N]: the middle of the values that it can contain."""
+def bucket_middles(codes: Int64, type_: Type) -> np.ndarray:
+    """Return a representative value of each bucket, float64[N]: the middle of the values that it can contain.
+
+    Each power of two is cut into `_CUTS` buckets: a code is 1 + (exponent + bias) * _CUTS + cut, negative for negative
+    values, 0 for zero. A middle is half the sum (`doubled`) of the least and greatest value, in units of a decimal.
+    """
     bucket = np.maximum(np.abs(codes) - 1, 0)
     exponent, cut = (bucket // _CUTS).astype(np.int32), bucket % _CUTS
     power = np.where(exponent == _INFINITE, 0, exponent - _BIAS).astype(np.int32)
@@ -91,9 +95,9 @@ def middles(codes: Int64, type_: Type) -> np.ndarray:
         # the result is rounded once. The other codes are 0 or have bounds that no float has exactly.
         is_exact = (power >= 0) & (power <= _POWER_MAX)
         exact = -(-((_CUTS + cut + [[0], [1]]) << np.where(is_exact, power, 0).astype(np.int64)) // _CUTS)
-        total = exact[0] + exact[1] - 1
+        doubled = exact[0] + exact[1] - 1
         quotient = np.where(
-            total < 1 << 53, total / doubled_unit, total // doubled_unit + total % doubled_unit / doubled_unit
+            doubled < 1 << 53, doubled / doubled_unit, doubled // doubled_unit + doubled % doubled_unit / doubled_unit
         )
         values = np.where(is_exact, quotient, (bounds[0] + bounds[1] - 1) / doubled_unit)
     values = np.where(codes < 0, -values, values)
@@ -144,10 +148,10 @@ _JOINED_SHARE = 2  # join a segment with the newer ones when they have this shar
 
 @dataclass(frozen=True, slots=True)
 class PaneRows:
-    """Rows of panes: a row stands for events of one key in one period. Shapes: int64[P] each.
+    """Rows of panes: partial aggregates of one time slice, in place of a key's events. Shapes: int64[P] each.
 
-    `key` is an index into a list of keys that the caller holds, `pane_ms` the start of the period, `code` a value,
-    bucket or hash, `weight` its number of events, and `sub` the number of a sub-key (sub_keys.py) or 0.
+    `key` is an index into a list of keys that the caller holds, `pane_ms` the start of the slice. `code` is a value,
+    bucket or hash, `weight` how many events have it. `sub` is the number of a sub-key (sub_keys.py) or 0.
     """
 
     key: Int64
@@ -165,24 +169,24 @@ class PaneRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Woven:
-    """The panes of a history followed by its members: rows by key, older rows first, and windows.
+class PanesAndEvents:
+    """The panes of a history (aggregates of time slices) and its single events: rows by key, older rows first.
 
-    Shapes: lows, highs int64[Q] by new event, in event order; members int64[M], the members' positions in the rows.
+    The window of new event q is rows[lows[q]:highs[q]], int64[Q]; event_positions int64[M] are the rows of events.
     """
 
     rows: PaneRows
     lows: Int64
     highs: Int64
-    members: Int64
+    event_positions: Int64
 
 
 @dataclass(frozen=True, slots=True)
 class PaneWindows:
-    """The windows of new events. Shapes: int64[Q]: key, first pane, and the number of members before the end."""
+    """The windows of new events. Shapes: int64[Q]: key, first pane, and the number of single events before the end."""
 
     key: Int64
-    opens: Int64
+    first_pane_ms: Int64
     highs: Int64
 
 
@@ -198,17 +202,17 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
     return PaneRows(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(PaneRows)))
 
 
-def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
-    """Load the stored panes of the keys that are marked in `touched`, bool[K], by the number of the panes."""
+def load_panes(segments: Sequence[Segment], keys: pa.Array, has_new_events: np.ndarray) -> Mapping[int, PaneRows]:
+    """Load the stored panes (aggregates of time slices) of the keys marked in bool[K], by number of the panes."""
     parts: dict[int, list[PaneRows]] = {}
-    segments = [segment for segment in segments if segment.panes]
+    segments = [segment for segment in segments if segment.panes_number]
     texts = TextNumbers(keys if segments else NO_TEXTS)
     for segment in segments:
         block = segment.load()
         number = texts.of(block.keys).astype(np.int64)
-        is_touched = (number >= 0) & touched[number]
+        is_touched = (number >= 0) & has_new_events[number]
         rows_here = np.flatnonzero(is_touched[block.rows.key])
-        parts.setdefault(segment.panes, []).append(rows_of(block.rows, rows_here, number))
+        parts.setdefault(segment.panes_number, []).append(rows_of(block.rows, rows_here, number))
     return {panes_number: concat_panes(rows_here) for panes_number, rows_here in parts.items()}
 
 
@@ -220,10 +224,10 @@ def pane_of(history: HistoryColumn, time_ms: Int64) -> Int64:
     return time_ms // history.pane_ms * history.pane_ms
 
 
-def opens_pane(history: HistoryColumn, time_ms: Int64) -> Int64:
+def first_pane_of_window(history: HistoryColumn, time_ms: Int64) -> Int64:
     """Return the first pane of the window of an event at each time."""
-    opens = opens_ms(history.expr.window, time_ms) + 1
-    return opens if history.is_of_calendar else pane_of(history, opens)
+    first_pane_ms = window_starts_ms(history.expr.window, time_ms) + 1
+    return first_pane_ms if history.is_of_calendar else pane_of(history, first_pane_ms)
 
 
 def argument_type(history: HistoryColumn) -> Type:
@@ -232,106 +236,110 @@ def argument_type(history: HistoryColumn) -> Type:
     return history.expr.argument.type
 
 
-def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
+def codes_of_values(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
     """Return the code of each of a history's values."""
     type_ = argument_type(history)
     return hashes(values, type_, texts) if history.is_hashed else buckets(values, type_)
 
 
-def woven(old: PaneRows, members: PaneRows, is_new: np.ndarray, windows: PaneWindows) -> Woven:
-    """Sort stored panes and single events of each key into one sequence, and find the windows of the new events in it.
+def merge_panes_and_events(
+    panes: PaneRows, events: PaneRows, is_new: np.ndarray, windows: PaneWindows
+) -> PanesAndEvents:
+    """Sort panes (aggregates of time slices) and single events by key and time, and find each new event's window there.
 
-    Members are already sorted by key and event order. is_new bool[M] marks new events, which come last in their key.
+    The events are already sorted by key and event order. is_new bool[M] marks new events, which come last in their key.
     """
-    unsorted_rows = concat_panes([old, members])
-    comes_last = np.concatenate([np.zeros(len(old), bool), is_new])
+    unsorted_rows = concat_panes([panes, events])
+    comes_last = np.concatenate([np.zeros(len(panes), bool), is_new])
     # One number for key and pane: below 2^63 for a million keys and windows of centuries.
     first_ms = int(unsorted_rows.pane_ms.min()) if len(unsorted_rows) else 0
     last_ms = int(unsorted_rows.pane_ms.max()) if len(unsorted_rows) else 0
     position_in_key = np.where(comes_last, last_ms - first_ms + 1, unsorted_rows.pane_ms - first_ms)
     order = np.argsort(unsorted_rows.key * (last_ms - first_ms + 2) + position_in_key, kind="stable")
-    place = np.empty(len(unsorted_rows), np.int64)
-    place[order] = np.arange(len(unsorted_rows))
+    position_of = np.empty(len(unsorted_rows), np.int64)
+    position_of[order] = np.arange(len(unsorted_rows))
     rows = unsorted_rows.take(order)
-    window_key = windows.key
-    keys_count = int(max(unsorted_rows.key.max(initial=-1), window_key.max(initial=-1))) + 1
-    rows_before = [np.concatenate([[0], np.cumsum(np.bincount(p.key, minlength=keys_count))]) for p in (old, members)]
-    starts, ends = (
-        rows_before[0][window_key] + rows_before[1][window_key],
-        windows.highs + rows_before[0][window_key + 1],
+    key = windows.key
+    keys_count = int(max(unsorted_rows.key.max(initial=-1), key.max(initial=-1))) + 1
+    panes_before, events_before = (  # how many rows are before each key
+        np.concatenate([[0], np.cumsum(np.bincount(part.key, minlength=keys_count))]) for part in (panes, events)
     )
-    lows = np.empty(len(window_key), np.int64)
-    kernels.follow_panes(rows.key, rows.pane_ms, starts, windows.opens, ends, lows)
-    return Woven(rows, lows, ends, place[len(old) :])
+    starts, ends = panes_before[key] + events_before[key], windows.highs + panes_before[key + 1]
+    lows = np.empty(len(key), np.int64)
+    kernels.follow_panes(rows.key, rows.pane_ms, starts, windows.first_pane_ms, ends, lows)
+    return PanesAndEvents(rows, lows, ends, position_of[len(panes) :])
 
 
-def values_of(history: HistoryColumn, both: Woven) -> tuple[Int64, np.ndarray]:
+def values_from_panes(history: HistoryColumn, merged: PanesAndEvents) -> tuple[Int64, np.ndarray]:
     """Return slots and null flags, at each new event, of a history that is computed from hashes or buckets."""
-    expr, rows = history.expr, both.rows
+    expr, rows = history.expr, merged.rows
     assert expr.argument is not None, "they have a field"
-    ranks = np.empty(len(both.lows), np.int64)
+    ranks = np.empty(len(merged.lows), np.int64)
     if history.is_hashed:
-        return _different(both), np.zeros(len(ranks), np.uint8)
+        return _count_hashes(merged), np.zeros(len(ranks), np.uint8)
     least = int(rows.code.min(initial=0))
     count = int(rows.code.max(initial=0)) - least + 1  # number of buckets in between: an octave has 50
-    kernels.find_weighted_rank(rows.code - least, rows.weight, count, history.percent, both.lows, both.highs, ranks)
-    return middles(ranks + least, expr.argument.type).view(np.int64), (ranks < 0).astype(np.uint8)
+    kernels.find_weighted_rank(rows.code - least, rows.weight, count, history.percent, merged.lows, merged.highs, ranks)
+    return bucket_middles(ranks + least, expr.argument.type).view(np.int64), (ranks < 0).astype(np.uint8)
 
 
-def _different(both: Woven) -> Int64:
+def _count_hashes(merged: PanesAndEvents) -> Int64:
     """Return the number of distinct hashes of each window, or its estimate."""
-    counts, positions = np.empty(len(both.lows), np.int64), np.empty(len(both.lows), np.int64)
-    codes, firsts = grouped(both.rows.code, both.rows.code)
-    different = both.rows.code[firsts]
+    counts, positions = np.empty(len(merged.lows), np.int64), np.empty(len(merged.lows), np.int64)
+    codes, firsts = grouped(merged.rows.code, merged.rows.code)
+    different = merged.rows.code[firsts]
     order = np.argsort(different)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    kernels.count_different(rank[codes], len(order), DISTINCT_HASHES_MAX, both.lows, both.highs, counts, positions)
+    kernels.count_different(rank[codes], len(order), DISTINCT_HASHES_MAX, merged.lows, merged.highs, counts, positions)
     chosen = different[order][np.maximum(positions, 0)] if len(order) else positions
     return estimated(counts, chosen)
 
 
 def appended_panes(history: HistoryColumn, rows: PaneRows, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
     """Yield a segment of these rows of a history, if a later event may still need any of them."""
-    rows = merged(history, rows, watermark_ms)
+    rows = merge_rows(history, rows, watermark_ms)
     if len(rows):
         yield _segment(history, rows, keys)
 
 
-def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
+def without_outdated_panes(plan: HistoryPlan, histories: Histories) -> Histories:
     """Drop panes that the present rules do not need, or that have a gap because no rule needed them for a while."""
-    retained_numbers = plan.retained_panes.keys()
+    retained = plan.retained_panes.keys()
     segments = histories.segments
-    remaining = [s for s in segments if not s.panes or s.panes in retained_numbers & histories.facts_of(s.page).panes]
+    remaining = [
+        s for s in segments if not s.panes_number or s.panes_number in retained & histories.facts_of(s.page).panes
+    ]
     return replace(histories, segments=tuple(remaining)) if len(remaining) < len(segments) else histories
 
 
 def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: int) -> Iterator[Segment]:
     """Join the panes of one page into fewer segments, where newer ones have grown to the size of an older one."""
     for number, history in plan.retained_panes.items():
-        yield from _joined_of(history, [segment for segment in segments if segment.panes == number], watermark_ms)
+        same_panes = [segment for segment in segments if segment.panes_number == number]
+        yield from _compact_panes(history, same_panes, watermark_ms)
 
 
-def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
-    """Join small segments of a history's panes with their larger neighbours, or rewrite one with many expired rows."""
+def _compact_panes(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
+    """Join new segments of panes (aggregates of time slices) with older ones, or rewrite one that is half expired."""
     start = len(segments) - 1
     total = len(segments[start]) if segments else 0
     while start > 0 and len(segments[start - 1]) <= _JOINED_SHARE * total:
         start -= 1
         total += len(segments[start])
     if start < len(segments) - 1:
-        return [*segments[:start], *_joined(history, segments[start:], watermark_ms)]
+        return [*segments[:start], *_join_segments(history, segments[start:], watermark_ms)]
     for index, segment in enumerate(segments):
-        # The times are those of panes, so the share of rows is about the share of the elapsed time.
-        over_ms = watermark_ms - segment.first_ms - segment.span_ms
-        if _JOINED_SHARE * over_ms > segment.last_ms - segment.first_ms:
-            rewritten = _joined(history, [segment], watermark_ms)
+        # More than half of its time has expired, so about half of its rows, because panes are spread over the time.
+        expired_ms = watermark_ms - segment.first_ms - segment.span_ms
+        if _JOINED_SHARE * expired_ms > segment.last_ms - segment.first_ms:
+            rewritten = _join_segments(history, [segment], watermark_ms)
             return [*segments[:index], *rewritten, *segments[index + 1 :]]  # one per micro-batch; the others can wait
     return segments
 
 
-def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
-    """Add up rows of the same pane and code, and drop rows that no window can include any more.
+def merge_rows(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
+    """Add up rows of the same pane (time slice) and code (value, bucket or hash), and drop rows that left all windows.
 
     A hash of `approx_distinct` stays only in its newest pane, if some window may have it among its least hashes.
     """
@@ -341,16 +349,16 @@ def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRow
     if history.is_extreme:
         return _least_of_each(rows)
     if history.is_float_sum:
-        return _condensed(rows)
+        return _sum_floats_exactly(rows)
     if history.is_float_spread:
-        return _condensed_spreads(rows)
+        return _sum_squares_exactly(rows)
     if history.is_hashed:
-        return _least(rows)
-    added = _added(rows)
+        return _keep_least_hashes(rows)
+    added = _sum_weights(rows)
     return added.take(added.weight != 0) if history.tally else added
 
 
-def _added(rows: PaneRows) -> PaneRows:
+def _sum_weights(rows: PaneRows) -> PaneRows:
     """Merge equal codes of a pane into one row with the sum of their weights."""
     rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
     begins = np.flatnonzero(differs(rows.key, rows.sub, rows.pane_ms, rows.code))
@@ -363,22 +371,22 @@ def _least_of_each(rows: PaneRows) -> PaneRows:
     return rows.take(differs(rows.key, rows.sub, rows.pane_ms))
 
 
-def _condensed_spreads(rows: PaneRows) -> PaneRows:
+def _sum_squares_exactly(rows: PaneRows) -> PaneRows:
     """Merge float panes that carry sums and sums of squares."""
     is_square = rows.weight < 0
-    squares = _condensed(replace(rows, weight=0 * rows.weight).take(is_square))
+    squares = _sum_floats_exactly(replace(rows, weight=0 * rows.weight).take(is_square))
     squares = squares.take(squares.code != 0)
-    return concat_panes([_condensed(rows.take(~is_square)), replace(squares, weight=squares.weight - 1)])
+    return concat_panes([_sum_floats_exactly(rows.take(~is_square)), replace(squares, weight=squares.weight - 1)])
 
 
-def _condensed(rows: PaneRows) -> PaneRows:
-    """Replace the floats of each pane by a few floats that have exactly the same sum. Codes are the bits of floats.
+def _sum_floats_exactly(rows: PaneRows) -> PaneRows:
+    """Replace the floats of each pane (time slice of a key) by a few floats that have exactly the same sum.
 
-    The first float is the one nearest to the sum, the second the one nearest to the remainder, and so on. One row with
-    code zero carries the event count.
+    A code is the bits of a float. The first float is the one nearest to the sum, the second the one nearest to the
+    remainder, and so on. One row with code zero has the event count as weight.
     """
     is_finite = np.isfinite(rows.code.view(np.float64))
-    special_rows = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
+    special_rows = _sum_weights(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
     ordered = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
     begins = np.flatnonzero(differs(ordered.key, ordered.sub, ordered.pane_ms))
     panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
@@ -396,14 +404,14 @@ def _condensed(rows: PaneRows) -> PaneRows:
         parts.append(
             replace(panes, code=sums.view(np.int64).copy(), weight=np.zeros(len(sums), np.int64)).take(sums != 0)
         )
+        # Add the negated sum to its pane, so that the next sum is the remainder.
         values = np.insert(values, highs, (-sums).view(np.int64))
         lows, highs = lows + pane_index, highs + pane_index + 1
         sum_floats(values, lows, highs, sums)
-        pane_index = np.arange(len(begins))
     return concat_panes(parts)
 
 
-def _least(rows: PaneRows) -> PaneRows:
+def _keep_least_hashes(rows: PaneRows) -> PaneRows:
     """Return the newest pane of each hash, for the hashes that a window may need."""
     rows = rows.take(np.lexsort((rows.pane_ms, rows.code, rows.sub, rows.key)))
     is_newest = np.append(differs(rows.key, rows.sub, rows.code)[1:], True)
@@ -424,13 +432,13 @@ def differs(*columns: Int64) -> np.ndarray:
     return is_different
 
 
-def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: int) -> list[Segment]:
+def _join_segments(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: int) -> list[Segment]:
     """Join all segments into one; return none if no row remains."""
     blocks = [segment.load() for segment in segments]
     keys, codes = numbered(pa.concat_arrays([block.keys for block in blocks]))
     numbers = np.split(codes.astype(np.int64), np.cumsum([len(b.keys) for b in blocks])[:-1])
     parts = [rows_of(b.rows, np.arange(len(b)), number) for b, number in zip(blocks, numbers, strict=True)]
-    rows = merged(history, concat_panes(parts), watermark_ms)
+    rows = merge_rows(history, concat_panes(parts), watermark_ms)
     return [replace(_segment(history, rows, keys), page=segments[0].page)] if len(rows) else []
 
 
@@ -448,7 +456,7 @@ def _segment(history: HistoryColumn, rows: PaneRows, keys: pa.Array) -> Segment:
     columns |= {_SUB: pa.array(rows.sub)} if history.by else {}
     types = np.full(len(rows), _EVENT_TYPE, np.int64)
     stored_rows = HistoryRows(rows.key.astype(np.int32), types, rows.pane_ms, codes, columns)
-    return segment_of(block_of(keys, stored_rows), history.panes_span_ms, panes=history.panes)
+    return segment_of(block_of(keys, stored_rows), history.panes_span_ms, panes_number=history.panes)
 
 
 def _narrow(values: Int64) -> pa.Array:

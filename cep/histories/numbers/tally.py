@@ -9,9 +9,6 @@ events that left before its window. No value is rounded.
 
 Tallies of floats are exact sums, also carried from call to call (kernels/histories/float_sums.py), and rounded once.
 Where each float may stand for many events (folds.py), sums and standard deviations are computed to twice the digits.
-
-Each sub-key has an entry of its own (`SubTallies`): key | the sub-key's fields | tally. The entry is removed when the
-last event leaves its window.
 Tested by: tests/histories/test_tally.py, tests/histories/test_values.py, tests/histories/test_folds.py.
 """
 
@@ -52,54 +49,54 @@ def squares(values: Int64) -> tuple[Int64, Int64]:
     """Return the squares of floats, given by their bits: the nearest float and its error, as bits."""
     floats = values.view(np.float64)
     square = floats * floats
-    return square.view(np.int64), _square_rest(floats, square).view(np.int64)
+    return square.view(np.int64), _square_error(floats, square).view(np.int64)
 
 
 def two_sums(values: Int64, lows: Int64, highs: Int64) -> Pair:
     """Return the sums of values[low:high] of finite floats, given by their bits, for windows that never move back."""
-    sums, rest = np.empty(len(lows), np.float64), np.empty(len(lows), np.float64)
+    sums, error = np.empty(len(lows), np.float64), np.empty(len(lows), np.float64)
     sum_floats(values, lows, highs, sums)
     # After each window its sum is subtracted, and added again for the windows that follow.
     off_and_on = np.stack([-sums, sums], axis=1).reshape(-1).view(np.int64)
     longer = np.insert(values, np.repeat(highs, 2), off_and_on)
     before = np.searchsorted(highs, lows, side="right")  # the number of windows whose sums are before each start
     ends = highs + 2 * np.arange(len(highs)) + 1
-    sum_floats(longer, np.minimum(lows + 2 * before, ends), ends, rest)
-    return sums, rest
+    sum_floats(longer, np.minimum(lows + 2 * before, ends), ends, error)
+    return sums, error
 
 
-def spreads_of(counts: Int64, sums: Pair, of_squares: Pair) -> np.ndarray:
+def deviations_of(counts: Int64, sums: Pair, of_squares: Pair) -> np.ndarray:
     """float64[Q]: population standard deviations, √(n Σx² − (Σx)²) / n; 0 for an empty window."""
     n = counts.astype(np.float64)
     scaled_squares = n * of_squares[0]
-    left_rest = _product_rest(n, of_squares[0], scaled_squares) + n * of_squares[1]
+    left_error = _product_error(n, of_squares[0], scaled_squares) + n * of_squares[1]
     right = sums[0] * sums[0]
-    right_rest = _square_rest(sums[0], right) + 2.0 * sums[0] * sums[1]
-    number = (scaled_squares - right) + (left_rest - right_rest)
-    spreads: np.ndarray = np.sqrt(np.where(number > scaled_squares * _LEVEL, number, 0.0)) / np.maximum(n, 1.0)
-    return spreads
+    right_error = _square_error(sums[0], right) + 2.0 * sums[0] * sums[1]
+    number = (scaled_squares - right) + (left_error - right_error)
+    deviations: np.ndarray = np.sqrt(np.where(number > scaled_squares * _LEVEL, number, 0.0)) / np.maximum(n, 1.0)
+    return deviations
 
 
 def quotients(numbers: Pair, divisors: np.ndarray) -> Pair:
     """Divide the numbers by floats other than 0. The quotients are pairs of floats."""
     first = numbers[0] / divisors
     product = first * divisors
-    rest = ((numbers[0] - product) - _product_rest(first, divisors, product)) + numbers[1]
-    second = rest / divisors
+    error = ((numbers[0] - product) - _product_error(first, divisors, product)) + numbers[1]
+    second = error / divisors
     second = np.where(np.isfinite(second), second, 0.0)
     nearest = first + second
     return nearest, np.where(np.isfinite(nearest), second - (nearest - first), 0.0)
 
 
-def _product_rest(one: np.ndarray, other: np.ndarray, product: np.ndarray) -> np.ndarray:
+def _product_error(one: np.ndarray, other: np.ndarray, product: np.ndarray) -> np.ndarray:
     """Return the exact rounding error of a product (Dekker, see kernels/expressions/twofold.py)."""
     (head, tail), (other_head, other_tail) = _split(one), _split(other)
-    rest: np.ndarray = ((head * other_head - product) + head * other_tail + tail * other_head) + tail * other_tail
-    return rest
+    error: np.ndarray = ((head * other_head - product) + head * other_tail + tail * other_head) + tail * other_tail
+    return error
 
 
-def _square_rest(numbers: np.ndarray, square: np.ndarray) -> np.ndarray:
-    return _product_rest(numbers, numbers, square)
+def _square_error(numbers: np.ndarray, square: np.ndarray) -> np.ndarray:
+    return _product_error(numbers, numbers, square)
 
 
 def _split(numbers: np.ndarray) -> Pair:
@@ -113,7 +110,7 @@ _TALLY_WIDTH, _WORDS = 3, 4
 _MASK = np.int64(0xFFFFFFFF)
 
 
-def at_events(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64) -> Int64:
+def tallies_at_events(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64) -> Int64:
     """int64[Q, W]: the content of each new event's window, given its segment int64[Q] and members lows <= i < highs."""
     starts = np.searchsorted(moves.segment, segment)
     sums = tally[segment]
@@ -122,16 +119,16 @@ def at_events(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: In
     return _normal(sums)
 
 
-def at_clock(tally: Int64, moves: Moves) -> Int64:
+def tallies_at_clock(tally: Int64, moves: Moves) -> Int64:
     """Return the tally after the call."""
     after = tally.copy()
     np.add.at(after, moves.segment, _weighted(moves.enters - moves.gone, moves.values, tally.shape[1]))
     return _normal(after)
 
 
-def of_windows(values: Int64, lows: Int64, highs: Int64, width: int) -> Int64:
+def tallies_of_windows(values: Int64, lows: Int64, highs: Int64, width: int) -> Int64:
     """int64[Q, W]: the tallies of values[low:high], if no tally is carried."""
-    return of_parts(parts_of(values, width), lows, highs)
+    return tallies_of_parts(parts_of(values, width), lows, highs)
 
 
 def parts_of(values: Int64, width: int) -> Int64:
@@ -139,7 +136,7 @@ def parts_of(values: Int64, width: int) -> Int64:
     return _weighted(np.ones(len(values), np.int64), values, width)
 
 
-def of_parts(parts: Int64, lows: Int64, highs: Int64) -> Int64:
+def tallies_of_parts(parts: Int64, lows: Int64, highs: Int64) -> Int64:
     """int64[Q, W]: the tallies of parts[low:high]."""
     running = _running(parts)
     return _normal(running[highs] - running[lows])
@@ -164,10 +161,11 @@ def averages(tallies: Int64, counts: Int64, scale: int) -> tuple[np.ndarray, np.
     return quotients(average, np.full(1, 10.0**scale)) if scale else average
 
 
-def spreads(tallies: Int64) -> np.ndarray:
+def deviations(tallies: Int64) -> np.ndarray:
     """Return the population standard deviation of each tally, √(n Σx² − (Σx)²) / n: float64[Q], 0 for an empty window.
 
-    The value under the root is exact: it is computed in words of 32 bits and may be as large as 2^165.
+    A tally is the count, the sum as high · 2^32 + low, and the sum of squares as words of 32 bits (the last is wider).
+    The value under the root is exact: it is computed in such words and may be as large as 2^165.
     """
     count = tallies[:, _COUNT]
     is_negative = tallies[:, _HIGH] < 0
@@ -188,8 +186,8 @@ def spreads(tallies: Int64) -> np.ndarray:
         carry, words[index] = whole >> 32, whole & _MASK
     for word in reversed(words):
         root = root * 2.0**32 + word
-    spread: np.ndarray = np.sqrt(root) / np.maximum(count, 1)
-    return spread
+    deviation: np.ndarray = np.sqrt(root) / np.maximum(count, 1)
+    return deviation
 
 
 def _add_product(words: list[Int64], index: int, one: Int64, other: Int64, sign: int) -> None:
@@ -237,29 +235,30 @@ _SPECIAL_BITS = 21
 _SPECIALS = (np.inf, -np.inf, np.nan)
 
 
-def float_windows(
-    tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64, *, with_rests: bool
+def float_values_at_events(
+    tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64, *, with_errors: bool
 ) -> tuple[Int64, np.ndarray, np.ndarray]:
-    """Move carried tallies of floats along the new events, and return each window's count, sum and rounding error.
+    """Return the count, sum and rounding error of each new event's window: int64[Q], float64[Q] and float64[Q].
 
-    Shapes: int64[Q], float64[Q] and float64[Q]; the errors are empty without `with_rests`. Each window has a segment
-    int64[Q] and members lows <= i < highs. With squares in the tally, the standard deviation replaces the sum.
+    They follow from the tallies (exact sums by segment) of the previous batch, and from the events that enter and leave
+    (`moves`); window q has moves lows[q]:highs[q] of its segment. The errors are empty without `with_errors`. If the
+    tally has squares, the standard deviation replaces the sum. NaN and infinities are counted apart from the sum.
     """
     starts = np.searchsorted(moves.segment, segment)
-    is_spread = tally.shape[1] > SQUARES_AT
-    values, specials = _parted(moves.values, is_spread=is_spread)
+    has_squares = tally.shape[1] > SQUARES_AT
+    values, specials = _parted(moves.values, has_squares=has_squares)
     counts = tally[segment, :FLOATS_AT]
     entered, departed = (_running(_weighted_floats(weight, specials)) for weight in (moves.enters, moves.leaves))
     counts += entered[highs] - entered[starts] - departed[lows] + departed[starts]
-    out, rests = counts[:, 0].astype(np.float64), np.zeros(len(counts) if with_rests else 0, np.float64)
-    float_tallies_at(tally, moves._replace(values=values), SegmentWindows(segment, lows, highs), out, rests)
-    return counts[:, 0], _with_specials(out, counts[:, 1], is_spread=is_spread), rests
+    out, rounding_errors = counts[:, 0].astype(np.float64), np.zeros(len(counts) if with_errors else 0, np.float64)
+    float_tallies_at(tally, moves._replace(values=values), SegmentWindows(segment, lows, highs), out, rounding_errors)
+    return counts[:, 0], _with_specials(out, counts[:, 1], has_squares=has_squares), rounding_errors
 
 
-def float_tallies_of(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
+def float_tallies_at_clock(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
     """Return the tally after the call, and whether its floats can express every sum. If not, discard the tally."""
     after = tally.copy()
-    values, specials = _parted(moves.values, is_spread=tally.shape[1] > SQUARES_AT)
+    values, specials = _parted(moves.values, has_squares=tally.shape[1] > SQUARES_AT)
     change = moves.enters - moves.gone
     np.add.at(after[:, :FLOATS_AT], moves.segment, _weighted_floats(change, specials))
     return after, bool(float_tallies_after(after, moves.segment, values, change))
@@ -269,23 +268,25 @@ def float_values(tally: Int64) -> tuple[np.ndarray, np.ndarray]:
     """float64[S]: the sum or the standard deviation of each tally, and the rounding error of a sum."""
     nothing, bounds = np.zeros(0, np.int64), np.zeros(len(tally), np.int64)
     moves = Moves(nothing, nothing, nothing, nothing, nothing)
-    with_rests = tally.shape[1] <= SQUARES_AT
-    _, values, rests = float_windows(tally, moves, np.arange(len(tally)), bounds, bounds, with_rests=with_rests)
-    return values, rests
+    with_errors = tally.shape[1] <= SQUARES_AT
+    _, values, rounding_errors = float_values_at_events(
+        tally, moves, np.arange(len(tally)), bounds, bounds, with_errors=with_errors
+    )
+    return values, rounding_errors
 
 
-def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
+def _parted(values: Int64, *, has_squares: bool) -> tuple[Int64, Int64]:
     """Return the bits of finite floats, 0 for other values, and counters of the other values: int64[M] both.
 
     A counter has one bit field for each of ∞, −∞ and NaN, so that a sum of counters counts each of them. For standard
     deviations, a value that is too large to be squared is also special.
     """
     floats = values.view(np.float64)
-    is_finite = can_be_squared(values) if is_spread else np.isfinite(floats)
+    is_finite = can_be_squared(values) if has_squares else np.isfinite(floats)
     specials = np.zeros(len(values), np.int64)
     if is_finite.all():
         return values, specials
-    if is_spread:
+    if has_squares:
         specials[~is_finite & np.isfinite(floats)] = 1
     for index, special_value in enumerate(_SPECIALS):
         specials[np.isnan(floats) if np.isnan(special_value) else floats == special_value] = 1 << (
@@ -294,10 +295,10 @@ def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
     return np.where(is_finite, values, 0), specials
 
 
-def _with_specials(sums: np.ndarray, counts: Int64, *, is_spread: bool) -> np.ndarray:
+def _with_specials(sums: np.ndarray, counts: Int64, *, has_squares: bool) -> np.ndarray:
     if not counts.any():
         return sums
-    if is_spread:
+    if has_squares:
         return np.where(counts != 0, np.nan, sums)
     for index, special in enumerate(_SPECIALS):
         has = (counts >> (_SPECIAL_BITS * index)) & ((1 << _SPECIAL_BITS) - 1) != 0
@@ -311,27 +312,28 @@ def _weighted_floats(weight: Int64, specials: Int64) -> Int64:
 
 
 @dataclass(frozen=True, slots=True)
-class Tallied:
-    """The tallies that a call carries: by name, int64[K, W] by key, and entries by sub-key.
+class Tallies:
+    """Tallies, the running counts and sums of windows, with which the next batch begins: by name, int64[K, W] by key.
 
-    `crowded` names the tallies that are not carried, because they would have too many entries or floats.
+    `by_sub_key` has an entry for each key and sub-key. `crowded` names the tallies that are left out, because they
+    would have too many entries or floats; their windows are read event by event instead.
     """
 
     by_key: Mapping[str, Int64] = field(default_factory=dict)
     by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
     crowded: frozenset[str] = frozenset()
 
-    def of_keys(self, numbers: Int64 | Int32, keys_count: int) -> Tallied:
+    def of_keys(self, numbers: Int64 | Int32, keys_count: int) -> Tallies:
         """Return the same tallies, with key k renumbered as numbers[k] of `keys_count` keys."""
         by_key = {}
         for name, tally in self.by_key.items():
             by_key[name] = np.zeros((keys_count, tally.shape[1]), np.int64)
             by_key[name][numbers] = tally
         by_sub_key = {name: entries.of_keys(numbers[entries.key]) for name, entries in self.by_sub_key.items()}
-        return Tallied(by_key, by_sub_key, self.crowded)
+        return Tallies(by_key, by_sub_key, self.crowded)
 
 
-NOTHING_TALLIED = Tallied()
+NO_TALLIES = Tallies()
 
 
 def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTallies:
@@ -340,17 +342,17 @@ def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTall
     return SubTallies(np.empty(0, np.int32), by, np.empty((0, width), np.int64))
 
 
-def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
-    """Find the segment, by these columns, of each stored entry: int64[E], -1 if the table has no such rows."""
+def segments_of_entries(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
+    """int64[E]: the segment (table rows of a key with equal values in these columns) of each stored entry; -1: none."""
     rows = np.flatnonzero(table.has_all(by))
-    row_group, entry_group = table.key[rows], entries.key.astype(np.int64)
+    row_pair, entry_pair = table.key[rows], entries.key.astype(np.int64)
     for column, values in zip(by, entries.by, strict=True):
         codes = _codes(values, table.texts)
-        row_group, entry_group = _grouped_with(row_group, table.columns[column, rows], entry_group, codes)
+        row_pair, entry_pair = _grouped_with(row_pair, table.columns[column, rows], entry_pair, codes)
     segment, _ = table.segments(tuple(by))
-    of_group = np.full(int(row_group.max(initial=-1)) + 2, -1, np.int64)
-    of_group[row_group] = segment[rows]
-    of_entries: Int64 = of_group[entry_group]  # the last group stands for entries without a row
+    segment_of_pair = np.full(int(row_pair.max(initial=-1)) + 2, -1, np.int64)
+    segment_of_pair[row_pair] = segment[rows]
+    of_entries: Int64 = segment_of_pair[entry_pair]  # the last group stands for entries without a row
     return of_entries
 
 
@@ -364,12 +366,12 @@ def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_secon
     return codes, other_codes
 
 
-def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: HistoryTable, by: Sequence[int],
+def update_entries(entries: SubTallies, segment_of: Int64, sums: Int64, table: HistoryTable, by: Sequence[int],
                   names: Sequence[str]) -> SubTallies:  # fmt: skip
-    """Return the entries after a call: old entries with new sums, and new entries for segments that had none.
+    """Update the entries of sub-keys after a batch: an entry has the running sums of one sub-key of a key.
 
-    Shapes: segment_of int64[E] is the segment of each old entry or -1; sums int64[S, W] are the new sums by segment. An
-    entry whose window has become empty is dropped.
+    Shapes: sums int64[S, W] by segment (rows of one sub-key in the table), the event count first; segment_of int64[E]
+    is the segment of each old entry, -1 if it does not change. New segments get an entry, empty ones lose theirs.
     """
     segment, _ = table.segments(tuple(by))
     row_of = np.zeros(len(sums), np.int64)

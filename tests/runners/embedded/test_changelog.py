@@ -519,7 +519,7 @@ def largest(store: DurableStore, job: Job) -> tuple[int, int]:
     for group in range(job.groups_count):
         for past in pasts_of_group(store, group, job.domains, job.levels_count, with_segments=True):
             heads.append(len(past.head))
-            panes += [s.stored.size for s in decode_head(past.head, _unread).segments if s.panes and s.stored]
+            panes += [s.stored.size for s in decode_head(past.head, _unread).segments if s.panes_number and s.stored]
     return max(heads), max(panes)
 
 
