@@ -177,7 +177,7 @@ def _walk(
             continue
         for fraud in frauds:
             rows = {event.row for event in trace.events if fraud_of.get(event.event_id) == fraud}
-            ending = _ending(trace, rule.rule_id, fraud, rows)
+            ending = _find_ending(trace, rule.rule_id, fraud, rows)
             funnel.walked += 1
             funnel.steps[ending.step] += 1
             if ending.stopped:
@@ -192,7 +192,7 @@ def _fraud_of_ids(measured: Measured) -> dict[str, int]:
     return dict(zip(ids, measured.labelled.fraud[rows].tolist(), strict=True))
 
 
-def _ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
+def _find_ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
     """Return how far the rule's furthest run came that took one of the fraud's events (`rows`), and why it stopped.
     The depth is 0 without a run, 1 after the first step, and one more than the last step for a match."""
     runs = [run for start in trace.start.children for run in start.descendants() if rows & set(run.rows())]

@@ -96,10 +96,10 @@ def pairs(replayer: Replayer, all_curves: Sequence[Curve]) -> tuple[Pair, ...]:
         curve.param: -int(np.ptp([point.alerts for point in curve.points])) for curve in all_curves if curve.points
     }
     chosen = sorted((curve for curve in all_curves if spread.get(curve.param)), key=lambda curve: spread[curve.param])
-    return tuple(_pair(replayer, one, other) for one, other in combinations(chosen[:_PAIRED_MAX], 2))
+    return tuple(_replay_pair(replayer, one, other) for one, other in combinations(chosen[:_PAIRED_MAX], 2))
 
 
-def _pair(replayer: Replayer, one: Curve, other: Curve) -> Pair:
+def _replay_pair(replayer: Replayer, one: Curve, other: Curve) -> Pair:
     """Replay the rule with each value of one parameter and each of another. Return the grid of their figures; a cell is
     on the front if no other has better precision and recall."""
     names = (one.param, other.param)
@@ -258,10 +258,10 @@ class _SettingAlerts:
 def lines(replayer: Replayer, axes: Sequence[Axis]) -> tuple[Line, ...]:
     """Replay some values around the present one of each threshold. The only part of `replayer` is the whole time.
     Raises: UsageError if there are too many alerts with one of them."""
-    return tuple(line for axis in axes if axis.is_threshold if (line := _line(replayer, axis)) is not None)
+    return tuple(line for axis in axes if axis.is_threshold if (line := _replay_line(replayer, axis)) is not None)
 
 
-def _line(replayer: Replayer, axis: Axis) -> Line | None:
+def _replay_line(replayer: Replayer, axis: Axis) -> Line | None:
     """Replay the values next to the present value of a threshold, loosest first. Return the alerts that are lost from
     each value to the next tighter one, and samples of the ones next to the present value."""
     present = replayer.record.params[axis.name]
@@ -286,7 +286,7 @@ def _line(replayer: Replayer, axis: Axis) -> Line | None:
         counts = (int(each.sum()) for each in (right, ~right & ~immature, immature))
         intervals.append(Interval(*looser_tighter_inside, *counts))
         if number in (current_place - 1, current_place):
-            samples += _samples(looser, lost, looser_tighter_inside)
+            samples += _sample_alerts(looser, lost, looser_tighter_inside)
     further = len(alerts_by_setting[-1].identity)
     return Line(replayer.record.id, axis.name, unit, values[current_place], tuple(intervals), further, tuple(samples))
 
@@ -302,7 +302,7 @@ def _alerts_by_setting(replayer: Replayer, settings: Sequence[Setting], step: in
     return all_seen
 
 
-def _samples(
+def _sample_alerts(
     setting_alerts: _SettingAlerts, lost: NDArray[np.int64], looser_tighter_inside: tuple[float, float, bool]
 ) -> list[Sample]:
     """Show some right alerts and some others (wrong, or too recent to judge) near a threshold, the earliest of each.

@@ -97,7 +97,7 @@ class History:
         alert = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)
         ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
         if self.made is not None and self.made.num_rows:
-            alert, ids = _sources(alert, ids, self.made)
+            alert, ids = _expand(alert, ids, self.made)
         rows = self.events.rows_of(ids)
         pairs = np.unique(np.stack([alert[rows >= 0], rows[rows >= 0]]), axis=1)
         return pairs[0], pairs[1]
@@ -115,10 +115,10 @@ def replay_history(
     job = Job(deployment.schema, domains, dedup_ms=dedup_ms).begin()
     parts: dict[int, Decoded] = {}  # by the number of the piece; the replay fills it
     match_tables: list[pa.Table] = []
-    watched = _watched(job, pieces, tuple(columns), parts)
+    watched = _watch_pieces(job, pieces, tuple(columns), parts)
     replayed = replay_shown(job, deployment.rulebook, watched, cores, console, made=match_tables)
     numbers = sorted(parts)
-    decoded = _joined(job, tuple(columns), [parts[number] for number in numbers])
+    decoded = _join_pieces(job, tuple(columns), [parts[number] for number in numbers])
     verdicts, _ = first_rows(job, decoded)
     is_new = verdicts == NEW
     by_piece = np.split(is_new, np.cumsum([len(parts[number]) for number in numbers])[:-1])
@@ -136,7 +136,7 @@ def replay_history(
     )
 
 
-def _sources(alert_rows: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
+def _expand(alert_rows: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
     """Replace the id of each event that a rule has produced by the ids of the events that its match has bound, level by
     level. alert_rows[i] is the row of the alert that binds the event ids[i]. Cost: a pass per level."""
     match_ids, bound = matches["alert_id"].combine_chunks().cast(TEXT), matches["events"].combine_chunks()
@@ -155,7 +155,7 @@ def _sources(alert_rows: NDArray[np.int64], ids: pa.Array, matches: pa.Table) ->
     return alert_rows, ids
 
 
-def _watched(job: Job, pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
+def _watch_pieces(job: Job, pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
     """Wrap pieces so that they store their decoded events in `parts`, with the columns that identify repeats."""
 
     def watched(number: int, decoded: Decoded) -> Decoded:
@@ -172,7 +172,7 @@ def _digests(job: Job) -> tuple[str, ...]:
     return (KEYS, CONTENT) if job.dedup_ms else ()
 
 
-def _joined(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Decoded:
+def _join_pieces(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Decoded:
     """Join the events of all pieces, with these columns and the digests by which repeats are known. Empty arrays of the
     right types come first, because the history may be empty."""
     types = {name: arrow_type(type_) for name, type_ in job.schema.columns().items()}

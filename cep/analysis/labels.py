@@ -77,7 +77,7 @@ def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[ND
     coded = encoded(labels.cast(TEXT))
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
     texts = coded.dictionary.slice(0, _WORDS_MAX + 1).to_pylist()
-    label_values = [_verdict(text, words) for text in texts]
+    label_values = [_fraud_verdict(text, words) for text in texts]
     plain_words = {text.strip().lower() for text in texts}
     if "f" in plain_words and "f" not in words and not plain_words & {"t", "true"}:
         doubt = words.get(ALL_OTHERS)
@@ -95,7 +95,7 @@ def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[ND
     return is_fraud[codes], is_kind[codes]
 
 
-def _verdict(text: str, words: Mapping[str, bool]) -> bool | None:
+def _fraud_verdict(text: str, words: Mapping[str, bool]) -> bool | None:
     """Return True for fraud, False for honest, None for an unknown word. `words` are the user's answers."""
     label = text.strip().lower()
     if label in words:

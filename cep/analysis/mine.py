@@ -29,7 +29,7 @@ from cep.kernels.records import MinedEvents
 Step = tuple[int, ...]  # numbers of conditions that all hold; a negative number ~n is link n, to the step before
 Rows = NDArray[np.int64]
 Chains = NDArray[np.int64]  # [steps, C]: the rows that each chain binds, by step: where it begins comes first
-_Grown = tuple[float, tuple[Step, ...], Chains]  # with the score first
+_Scored = tuple[float, tuple[Step, ...], Chains]  # with the score first
 _NO_ROWS = np.empty(0, np.int32)
 _BEAM_SIZE = 25
 _LAST_STEPS_MAX = 60  # last steps that a search begins with
@@ -134,7 +134,7 @@ class EventSample:
         """
         links = [self.links[~number] for number in later if number < 0]  # a negative number in a step is a link
         earlier = self.before(step, next((link.same for link in links if link.same), ""))
-        absent = [self.before((link.absent,)) for link in links if link.absent >= 0]
+        absent = [self.before((link.absent,)) for link in links if link.absent >= 0]  # not to lie between
         latest_absent = np.maximum.reduce(absent) if len(absent) > 1 else absent[0] if absent else _NO_ROWS
         longer: Chains = prepended_rows(chains, earlier, latest_absent, self.time_ms, window_ms)
         for amounts in (self.near[link.near] for link in links if link.near):  # equal, or up to a tenth less
@@ -172,14 +172,14 @@ def mine(
     count_per_search = -(-count // len(any_step_values))
     for search_number, fraud_at_any_step in enumerate(any_step_values):
         sample.fraud_at_any_step, sample.open_frauds = fraud_at_any_step, to_find.copy()
-        for number, each in enumerate(_mined(sample, windows_ms, steps_max, count_per_search)):
+        for number, each in enumerate(_search(sample, windows_ms, steps_max, count_per_search)):
             mined.setdefault((each.steps, each.window_ms), each)
             report(search_number * count_per_search + number + 1, len(any_step_values) * count_per_search)
         report((search_number + 1) * count_per_search, len(any_step_values) * count_per_search)
     return list(mined.values())
 
 
-def _mined(sample: EventSample, windows_ms: Sequence[int], steps_max: int, count: int) -> Iterator[Mined]:
+def _search(sample: EventSample, windows_ms: Sequence[int], steps_max: int, count: int) -> Iterator[Mined]:
     """Yield at most `count` sequences. Each is the best one for the frauds that the ones before it leave open. A longer
     sequence must score better by a factor than a shorter one."""
     for _ in range(count):
@@ -187,12 +187,12 @@ def _mined(sample: EventSample, windows_ms: Sequence[int], steps_max: int, count
             return
         best = Mined((), 0, 0.0)
         for candidate in _candidates(sample, windows_ms, steps_max):
-            refined = _refined(sample, candidate)
+            refined = _refine(sample, candidate)
             if refined.score > best.score * (_LONGER_SCORE_FACTOR if len(refined.steps) > len(best.steps) else 1.0):
                 best = refined
         if best.score <= 0:
             return
-        best = _simplified(sample, best)
+        best = _simplify(sample, best)
         fraud = sample.frauds_of(sample.chain(best.steps, best.window_ms))
         hits = fraud[fraud >= 0]
         if not sample.open_frauds[hits].any():
@@ -208,7 +208,7 @@ def _candidates(sample: EventSample, windows_ms: Sequence[int], steps_max: int) 
     timeless_numbers = [number for number, condition in enumerate(sample.conditions) if not condition.past_ms]
     for numbers in (timeless_numbers, list(range(len(sample.conditions)))):
         single_steps = ((step, sample.chain((step,), 0)) for step in _last_steps(sample, numbers))
-        last = _widest([(sample.score(chains), (step,), chains) for step, chains in single_steps], _LAST_STEPS_MAX)
+        last = _keep_best([(sample.score(chains), (step,), chains) for step, chains in single_steps], _LAST_STEPS_MAX)
         by_window = [_by_length(sample, window, steps_max, last) for window in windows_ms]
         for index in range(max(len(each) for each in by_window)):
             same_length = [
@@ -220,14 +220,14 @@ def _candidates(sample: EventSample, windows_ms: Sequence[int], steps_max: int) 
             yield from list(best_by_first_step.values())[:_REFINED_MAX]
 
 
-def _by_length(sample: EventSample, window_ms: int, steps_max: int, beam: list[_Grown]) -> list[list[Mined]]:
+def _by_length(sample: EventSample, window_ms: int, steps_max: int, beam: list[_Scored]) -> list[list[Mined]]:
     """Grow sequences backwards from these last steps: each round puts one step (a condition, with links to the step
     after it) in front, and keeps the best as the next beam. Return the best sequences of each length."""
     if not beam:
         return []
     best = [[Mined(steps, window_ms, score) for score, steps, _ in beam]]
     for _ in range(steps_max - 1):
-        longer: list[_Grown] = []
+        longer: list[_Scored] = []
         for _, steps, chains in beam:
             for number, links in _earlier_steps(sample):
                 first = (*steps[0], *links)
@@ -235,7 +235,7 @@ def _by_length(sample: EventSample, window_ms: int, steps_max: int, beam: list[_
                 value = sample.score(longer_chains)
                 if value > 0:
                     longer.append((value, ((number,), first, *steps[1:]), longer_chains))
-        beam = _widest(longer, _BEAM_SIZE)
+        beam = _keep_best(longer, _BEAM_SIZE)
         if not beam:
             break
         best.append([Mined(steps, window_ms, score) for score, steps, _ in beam])
@@ -263,7 +263,7 @@ def _earlier_steps(sample: EventSample) -> Iterator[tuple[int, Step]]:
                 yield from ((number, (link,)) for link in same)
 
 
-def _widest(beam: list[_Grown], size: int) -> list[_Grown]:
+def _keep_best(beam: list[_Scored], size: int) -> list[_Scored]:
     return sorted(beam, key=lambda each: (-each[0], each[1]))[:size]
 
 
@@ -290,7 +290,7 @@ def _go_together(conditions: Sequence[Condition], step: Step) -> bool:
     )
 
 
-def _refined(sample: EventSample, mined: Mined) -> Mined:
+def _refine(sample: EventSample, mined: Mined) -> Mined:
     """Improve a sequence: change one condition of one step at a time, as long as the score grows."""
     best = mined
     for _ in range(_CHANGES_MAX):
@@ -306,7 +306,7 @@ def _refined(sample: EventSample, mined: Mined) -> Mined:
     return best
 
 
-def _simplified(sample: EventSample, mined: Mined) -> Mined:
+def _simplify(sample: EventSample, mined: Mined) -> Mined:
     """Simplify a sequence: leave out each condition, link (bond of a step to the one before) and step without which it
     scores nearly as well on the sample of labelled events."""
     score_min = mined.score * _NEARLY_EQUAL

@@ -194,7 +194,7 @@ def suggest(
     names = [f"suggested_{request.last_number + number}" for number in range(1, len(mined) + 1)]
     texts = [pattern_text(name, each, sample, one_key) for name, each in zip(names, mined, strict=True)]
     named = dict(zip(names, texts, strict=True))
-    figures = _replayed(head, producers, named, pieces_of, labelled, (begin_ms, middle_ms))
+    figures = _replay_candidates(head, producers, named, pieces_of, labelled, (begin_ms, middle_ms))
     candidates = [Candidate(*each) for each in zip(names, mined, texts, figures, strict=True)]
     frauds = (labelled.first_ms >= begin_ms) & (labelled.first_ms < middle_ms)
     later = (labelled.first_ms >= max(begin_ms, middle_ms)) & (labelled.first_ms <= labelled.as_of_ms)
@@ -202,7 +202,7 @@ def suggest(
     def tests_of(each: Candidate) -> str:
         return tests_text(each.name, f"{head}\n\n{each.text}", (each.mined, sample, rows), mined_events, one_key)
 
-    chosen, rejected = _chosen(candidates, frauds, request, tests_of)
+    chosen, rejected = _choose(candidates, frauds, request, tests_of)
     suggestions = tuple(_suggestion(each, tests, later, present) for each, tests in chosen)
     if plain is not None and sides is not None:
         needed = needed_sides(plain, sides, [each.text for each in suggestions])
@@ -237,7 +237,7 @@ class Candidate:
     figures: tuple[Ratio, Ratio, np.ndarray]
 
 
-def _chosen(
+def _choose(
     candidates: Sequence[Candidate], frauds: np.ndarray, request: Wanted, tests_of: Callable[[Candidate], str]
 ) -> tuple[list[tuple[Candidate, str]], tuple[Rejected, ...]]:
     """Choose the candidates to propose, with their tests. Return them, and the others with the reasons against them.
@@ -297,9 +297,9 @@ def sample_events(
     is_bad_key = np.zeros(len(column.dictionary), np.bool_)
     is_bad_key[code[is_early & (labelled.fraud >= 0)]] = True
     is_of_fraud_key = is_early & is_bad_key[code]
-    is_fraud_sample, fraud_weight = _sampled(is_of_fraud_key, code, SUGGEST_EVENTS_MAX * 3 // 4)
+    is_fraud_sample, fraud_weight = _sample_keys(is_of_fraud_key, code, SUGGEST_EVENTS_MAX * 3 // 4)
     is_of_other_key = is_early & ~is_of_fraud_key
-    is_other_sample, weight = _sampled(is_of_other_key, code, SUGGEST_EVENTS_MAX - int(is_fraud_sample.sum()))
+    is_other_sample, weight = _sample_keys(is_of_other_key, code, SUGGEST_EVENTS_MAX - int(is_fraud_sample.sum()))
     rows = np.flatnonzero(is_fraud_sample | is_other_sample)
     rows = rows[arranged_rows(events.batch(rows), code[rows].astype(np.int32), len(column.dictionary))]
     keys = code[rows]
@@ -349,14 +349,14 @@ def _codes(column: pa.Array) -> np.ndarray:
     return np.where(np.asarray(pc.is_null(column)), -1, code).astype(np.int64)
 
 
-def _sampled(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray, float]:
+def _sample_keys(mask: np.ndarray, code: np.ndarray, room: int) -> tuple[np.ndarray, float]:
     """Leave out whole keys until there is room. Return the rest, and the number of events that each represents."""
     share = max(1, -(-int(mask.sum()) // max(1, room)))
     stays = mask & (code % share == 0)
     return stays, float(mask.sum()) / int(stays.sum()) if stays.any() else 1.0
 
 
-def _replayed(
+def _replay_candidates(
     head: str, producers: Sequence[str], texts: Mapping[str, str], pieces_of: Callable[[Schema], Pieces],
     labelled: LabelledEvents, edges_ms: tuple[int, int],
 ) -> list[tuple[Ratio, Ratio, np.ndarray]]:  # fmt: skip

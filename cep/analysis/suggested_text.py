@@ -99,7 +99,7 @@ def tests_text(
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(search_result, events, label)
     mined, sample, _ = search_result
-    start = _starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
+    start = _test_starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
     blocks = [
         _test((name, label, start), f"{index} {number}", test_events, expected)
         for index, kind in enumerate(kinds) for number, (_, test_events, expected) in enumerate(kind)
@@ -131,7 +131,7 @@ def _candidates(
     def written(some: Sequence[int]) -> list[TestEvent]:
         return [(int(sample.time_ms[row]), *_written(events, int(rows[row]), fields)) for row in some]
 
-    start = _starts(conditions)
+    start = _test_starts(conditions)
     fires, misses = list[_Candidate](), list[_Candidate]()
     for chain, past in _frauds(sample, chains, max(condition.past_ms for condition in conditions)):
         match_time = show_duration(int(sample.time_ms[chain[-1]]) - start(int(sample.time_ms[past[0]])))
@@ -184,7 +184,7 @@ def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
     return event_type.name, values
 
 
-def _starts(conditions: Sequence[Condition]) -> Callable[[int], int]:
+def _test_starts(conditions: Sequence[Condition]) -> Callable[[int], int]:
     """Return a function that gives the start of a test from the time of its first event: for conditions on the hour or
     the weekday it is the Monday midnight before (tests begin at START_MS, a Monday midnight), so that both stay true.
     """
@@ -232,7 +232,7 @@ def _other_value(type_: Type, value: str) -> str:
 def _test(
     name_label_start: tuple[str, str, Callable[[int], int]], title: str, test_events: Sequence[TestEvent], expected: str
 ) -> str:
-    """Write a test of a pattern whose events are all of one key, with this label; `_starts` says when it begins."""
+    """Write a test of a pattern whose events are all of one key, with this label; `start` says when it begins."""
     name, label, start = name_label_start
     first_ms = start(test_events[0][0])
     lines = []

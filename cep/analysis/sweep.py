@@ -62,13 +62,14 @@ def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mappin
     unknown_names = [name for name in tries if name not in declared]
     if unknown_names:
         raise UsageError(f"--try {unknown_names[0]}: the pattern's parameters are {', '.join(declared) or 'none'}")
-    directions = {name: _sense(pattern, name) for name in declared}
+    directions = {name: _direction(pattern, name) for name in declared}
     names = tries or [name for name in declared if not _reason_against(declared[name], present, directions[name])]
     if not names:
         raise UsageError(f"{pattern.name} has no threshold that is a parameter; name what to try with --try")
     axes = []
     for name in names:
-        values = _given(declared[name], tries[name]) if name in tries else _around(declared[name], present[name])
+        param = declared[name]
+        values = _parse_values(param, tries[name]) if name in tries else _values_around(param, present[name])
         axes.append(_axis(name, values, directions[name]))
     return tuple(axes)
 
@@ -79,7 +80,7 @@ def skipped_params(
     """Return the parameters that are not tried, each with the reason."""
     tried = {axis.name for axis in axes}
     return {
-        param.name: "--try names others" if tries else _reason_against(param, values, _sense(pattern, param.name))
+        param.name: "--try names others" if tries else _reason_against(param, values, _direction(pattern, param.name))
         for param in pattern.params if param.name not in tried
     }  # fmt: skip
 
@@ -104,10 +105,10 @@ def numeric_axes(pattern: PatternIR, present: Mapping[str, ParamValue]) -> tuple
         is_time = param.type.kind is Kind.DURATION
         if value is None or not (param.type.is_number or is_time) or number_of(value) <= 0:
             continue
-        values_around = _times_around(param, number_of(value)) if is_time else _around(param, value)
+        values_around = _durations_around(param, number_of(value)) if is_time else _values_around(param, value)
         values: dict[float, ParamValue] = {number_of(each): each for each in values_around if number_of(each) > 0}
         values[number_of(value)] = value  # as the rule's file writes it
-        axes.append(_axis(param.name, [values[number] for number in sorted(values)], _sense(pattern, param.name)))
+        axes.append(_axis(param.name, [values[number] for number in sorted(values)], _direction(pattern, param.name)))
     return tuple(axes)
 
 
@@ -146,7 +147,7 @@ def _names(tree: object) -> set[str]:
     return {node.name for node in nodes(tree) if isinstance(node, Param)}
 
 
-def _sense(pattern: PatternIR, name: str) -> int:
+def _direction(pattern: PatternIR, name: str) -> int:
     """Return 1 if a larger value allows fewer matches, -1 if it allows more, 0 if it is not a threshold."""
     parts = [part for variable in pattern.variables for part in parts_of(variable.where)]
     everywhere = sum(isinstance(node, Param) and node.name == name for node in nodes(pattern))
@@ -155,11 +156,11 @@ def _sense(pattern: PatternIR, name: str) -> int:
         count = sum(isinstance(node, Param) and node.name == name for node in nodes(part))
         in_parts += count
         if count:
-            senses.add(_sense_of(part, name) if count == 1 else 0)
+            senses.add(_direction_of(part, name) if count == 1 else 0)
     return senses.pop() if len(senses) == 1 and in_parts == everywhere else 0
 
 
-def _sense_of(part: Expr, name: str) -> int:
+def _direction_of(part: Expr, name: str) -> int:
     if not isinstance(part, Binary) or part.op not in ("<", "<=", ">", ">="):
         return 0
     sign = _grows(part.right, name) - _grows(part.left, name)
@@ -201,7 +202,7 @@ def unit_of(value: ParamValue) -> tuple[str, int]:
     return next(((name, size) for name, size in _UNITS if number_of(value) >= size), _UNITS[-1])
 
 
-def _times_around(param: ParamDecl, present_ms: float) -> list[str]:
+def _durations_around(param: ParamDecl, present_ms: float) -> list[str]:
     """Return lengths of time from a quarter of the present one to four times that, with two digits each."""
     low, high = param.minimum, param.maximum
     times = set()
@@ -213,33 +214,33 @@ def _times_around(param: ParamDecl, present_ms: float) -> list[str]:
     return [show_duration(ms) for ms in sorted(times)]
 
 
-def _around(param: ParamDecl, present: ParamValue) -> list[ParamValue]:
+def _values_around(param: ParamDecl, present: ParamValue) -> list[ParamValue]:
     """Return values from a quarter of the present one to four times that, each the same share above the last."""
     if not isinstance(present, int | float) or present <= 0:
         raise UsageError(f"{param.name} is {present}: say what to try, like --try {param.name}=1,2,5")
-    return _rounded(param, [present, *(present * factor for factor in _FACTORS)])
+    return _round_values(param, [present, *(present * factor for factor in _FACTORS)])
 
 
-def _given(param: ParamDecl, text: str) -> list[ParamValue]:
+def _parse_values(param: ParamDecl, text: str) -> list[ParamValue]:
     """Parse the values of `--try`: `1,2,5`, `100..500` or `100..500/9`. Raises: UsageError."""
     value_range = _RANGE.fullmatch(text.strip())
     if value_range is not None:
         low, high, count = float(value_range[1]), float(value_range[2]), int(value_range[3] or _STEPS)
         if count < 2 or high <= low:
             raise UsageError(f"--try {param.name}={text}: write a range like 100..500, or 100..500/9 for nine values")
-        return _rounded(param, [low + (high - low) * step / (count - 1) for step in range(count)])
+        return _round_values(param, [low + (high - low) * step / (count - 1) for step in range(count)])
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise UsageError(f"--try {param.name}: give values, like {param.name}=1,2,5 or {param.name}=100..500")
     if not param.type.is_number:
         return list(dict.fromkeys(parts))
     try:
-        return _rounded(param, [float(part) for part in parts])
+        return _round_values(param, [float(part) for part in parts])
     except ValueError as error:
         raise UsageError(f"--try {param.name}={text}: {error}") from error
 
 
-def _rounded(param: ParamDecl, values: Iterable[float]) -> list[ParamValue]:
+def _round_values(param: ParamDecl, values: Iterable[float]) -> list[ParamValue]:
     """Round values to numbers that the parameter accepts, each once, ascending, without values out of its range."""
     kind, scale = param.type.kind, param.type.scale
     unit = 10**scale if kind is Kind.DECIMAL else 1  # limits of a decimal are stored as whole numbers of this unit
@@ -330,11 +331,11 @@ def replayed_scores(
 def scores_of(replayer: Replayer, history: History, all_alerts: Detections, count: int) -> list[Scores]:
     """Count the results of a replay of `count` settings in each part, with the alerts that are sent."""
     return [
-        _counted(judge(history, part.labelled, all_alerts, is_sent_only=True), part, count) for part in replayer.parts
+        _count(judge(history, part.labelled, all_alerts, is_sent_only=True), part, count) for part in replayer.parts
     ]
 
 
-def _counted(judged: Judged, part: Part, count: int) -> Scores:
+def _count(judged: Judged, part: Part, count: int) -> Scores:
     """Count the alerts and frauds of each setting in one part of the time."""
     inside = part.has(judged.detected_ms)
     alert, fraud = part.hits(judged)
@@ -380,15 +381,15 @@ def combined_scores(replayer: Replayer, axes: Sequence[Axis]) -> tuple[tuple[Sco
     blocks, count = [], 0
     for values in product(*(axis.values for axis in others)):
         fixed = dict(zip((axis.name for axis in others), values, strict=True))
-        levels, replays = _levels(replayer, fixed, thresholds)
+        levels, replays = _measure_levels(replayer, fixed, thresholds)
         count += replays
         if levels is None:
             return None
-        blocks.append([_combined(levels, part, thresholds) for part in replayer.parts])
+        blocks.append([_combine_levels(levels, part, thresholds) for part in replayer.parts])
     return joined_scores(blocks), count
 
 
-def _levels(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
+def _measure_levels(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
     """Replay each value of each threshold. Return the levels of each alert (by threshold, how many values let the alert
     pass, loosest first) and the number of replays. Return None for them if a replay dropped a match at a limit, or if a
     tighter value has alerts that a looser one lacks."""
@@ -441,7 +442,7 @@ def identities(judged: Judged) -> NDArray[np.uint64]:
     return identity
 
 
-def _combined(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
+def _combine_levels(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
     """Count for every combination of values the alerts that pass all of them, in a part of the time: right ones, and
     immature ones (too recent to judge). An alert's level on an axis is how many values of it, from the loosest, let it
     pass; so cumulative sums from the tightest value along each axis give the counts."""

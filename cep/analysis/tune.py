@@ -213,7 +213,7 @@ def tune(
         raise UsageError(f"{total:,} settings are over the limit of {TUNE_SETTINGS_MAX:,}; try fewer values (--try)")
     check_frauds(replayer.parts)
     present = {axis.name: replayer.record.params[axis.name] for axis in axes}
-    way, settings, scores, replays = _scored(replayer, pattern, bound, axes, aim, present)
+    way, settings, scores, replays = _score_settings(replayer, pattern, bound, axes, aim, present)
     if present not in settings:
         settings, scores = [present, *settings], joined_scores([replayed_scores(replayer, [present]), scores])
         replays += 1
@@ -251,11 +251,11 @@ def tune(
         outcome, way, len(settings), replays, tuple(spans), present, candidate,
         candidate if outcome in ("better", "within the budget") else present,
         rows[0], rows[1], (figures[0], figures[1]), difference, dict(skipped or {}),
-        _tried(settings, scores, replayer, aim),
+        _table(settings, scores, replayer, aim),
     )  # fmt: skip
 
 
-def _tried(settings: Sequence[Setting], scores: Sequence[Scores], replayer: Replayer, aim: Aim) -> dict[str, list[Any]]:
+def _table(settings: Sequence[Setting], scores: Sequence[Scores], replayer: Replayer, aim: Aim) -> dict[str, list[Any]]:
     """Return the tried settings with their figures on train and validation, the parts 0 and 1, as columns. A setting
     over the aim's budget of alerts has None in place of the value to maximise."""
     columns: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
@@ -285,7 +285,7 @@ def _nothing_fits(replayer: Replayer, train: Scores, settings: Sequence[Setting]
     )
 
 
-def _scored(
+def _score_settings(
     replayer: Replayer, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
     """Score the settings in the cheapest valid way. Return the way, the settings, their scores by part of the time, and
