@@ -40,9 +40,10 @@ class Family(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the language. `takes` are the types of its arguments, of which the first `least` are required.
+    """A function of the language. `family`: how it is checked and computed. `shown`: its signature, for an editor.
 
-    `least` None: all are required. `takes` is empty and `gives` None where both depend on how the function is used.
+    `takes` are the types of its arguments, of which the first `least` are required; None: all. `gives` is the type of
+    its value. `takes` is empty and `gives` None where both depend on how the function is used.
     """
 
     family: Family

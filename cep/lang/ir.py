@@ -139,13 +139,14 @@ class If:
 
 @valueclass(frozen=True, slots=True)
 class Call:
-    """A function of the language (functions.py has its meaning).
+    """A call of the function `fn` of the language (functions.py). A CurrentField is a field of the event under test.
 
-    round, floor and ceil of a DECIMAL return an INT (round with digits > 0: a coarser DECIMAL). The first argument of a
-    text function is a CurrentField of text, or lower, upper or substring of one; the others are constants. `matches`
-    finds the RE2 expression anywhere in the text. in_list(field, name) reads a list that may change, in the version at
-    the event's time: null before the first version, and for an invalid address in a list of networks. The name has the
-    type LIST, the field is text or a number. hour, weekday and date take a CurrentField of kind TIME and a zone.
+    round, floor, ceil: of a DECIMAL they return an INT (round with digits > 0: a coarser DECIMAL).
+    text functions: the first argument is a CurrentField of text, or lower, upper or substring of one; the others are
+    constants. `matches` finds the RE2 expression anywhere in the text.
+    in_list(field, name): is the text or number in a list whose entries may change? It reads the version at the event's
+    time: null before the first version, and for an invalid address in a list of networks. The name has the type LIST.
+    hour, weekday, date: they take a CurrentField of kind TIME and a zone.
     """
 
     fn: str
@@ -187,17 +188,18 @@ class HistoryWindow:
 class History:
     """A function of past events of the key, such as `count(payment over 1 h)`, at the time of the event under test.
 
-    `argument` and `where` refer to each past event by CurrentField. `by`: only events with the same values of these
-    fields as the event under test; none if one of them is null there. `window` None is the whole past: `last` and
+    A CurrentField in `argument` and `where` is a field of the past event. `by`: only events with the same values of
+    these fields as the event under test; none if one of them is null there. `window` None is the whole past: `last` and
     `exists` then leave out the event under test. `last` has the field as its argument. `first_seen` has no event type
-    (""): it reads all types that have the field. It is the time since the key first had the present value of `by`, 0 if
-    that is now. Without events count, distinct and sum are 0, exists is false, the others are null. Nulls are left out.
+    (""): it reads all types that have the field. It is the time since the key first had the value that `by` has in the
+    event under test; 0 if no earlier event had it. Without events count, distinct and sum are 0, exists is false, the
+    others are null. Nulls are left out.
 
     Types: count, distinct INT; sum, min, max, last the type of the argument; avg, stddev, median, percentile FLOAT (the
     nearest rank); exists BOOL; first_seen DURATION. `percent` belongs to percentile, 1 to 100. `approx_distinct` and
-    `approx_percentile` are approximate, with whole panes at the far edge (histories/numbers/panes.py). `avg_rest` is
-    the rounding error of `avg`. No pattern can write it: the compiler uses it, so that comparisons with an average are
-    exact (nfa/twofold.py).
+    `approx_percentile` are approximate: their windows begin with a whole pane (partial aggregate of one time slice).
+    `avg_rest` is the rounding error of `avg`. No pattern can write it: the compiler uses it, so that comparisons with
+    an average are exact.
     """
 
     fn: HistoryFn
@@ -419,10 +421,11 @@ class ExpectedCount:
 
 @dataclass(frozen=True, slots=True)
 class PatternTest:
-    """A checked test. `pattern` is bound to the test's arguments; `todo` is the reason of a known gap, or None.
+    """A checked test. `pattern` is bound to the test's arguments; `todo` says why the test may fail for now, or None.
 
-    The matches must be exactly the `expected` ones, unless `counts` give their number: then the `expected` ones must be
-    among them. Time-outs are compared if one is expected. `nothing`: the pattern has no match and no time-out.
+    The matches must be exactly the `expected` ones, unless `counts` give their number on a key: then the `expected`
+    ones must be among them. Time-outs are compared if one is expected. `nothing` are keys (None: all keys) on which
+    there must be no match and no time-out.
     """
 
     name: str

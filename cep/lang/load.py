@@ -53,7 +53,7 @@ PATTERN_PASSES: tuple[Callable[[clauses.Draft], None], ...] = (
 
 
 def _check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str, PatternIR], dict[str, PatternIR]]:
-    """Check every pattern. Return those without errors, and `by_default` of them."""
+    """Check every pattern. Return the correct ones, and those with a default for every parameter, with the defaults."""
     patterns: dict[str, PatternIR] = {}
     by_default: dict[str, PatternIR] = {}
     for pattern in resolved.patterns.values():
@@ -154,9 +154,10 @@ def load_text(
 ) -> Checked:
     """Check one text. Without a resolver it cannot import files.
 
-    `protected` are fields that the text has to take as tokens, each as `pan` or `sensitive`, however it declares them.
+    `protected` are fields that a job shows to rules only as tokens (keyed hashes), each declared `pan` or `sensitive`:
+    check the text as if it declared them so, too.
     """
-    with paused():
+    with paused():  # without Python's cyclic garbage collector, which slows a check
         loader = _Loader(resolver or _no_imports)
         loader.add(name, text)
         if protected:
@@ -186,11 +187,11 @@ def _protected_field(declared: syntax.FieldSyntax, protected: Mapping[str, str])
 
 
 def load_files(paths: Iterable[str | Path], root: Path | None = None) -> Checked:
-    """Check files and their imports as one set of names. Files that they name must be below the root.
+    """Check files and their imports together, as if in one file. Imported files must be below the root.
 
     The default root is the repository of the files, or their common folder.
     """
-    with paused():
+    with paused():  # without Python's cyclic garbage collector, which slows a check
         named_paths = [Path(path) for path in paths]
         files = _Files(named_paths, root)
         loader = _Loader(files.resolve, files.roots)
@@ -234,13 +235,13 @@ def bundle_source(path: str | Path, root: Path | None = None) -> str:
 
 def bundle_checked(path: str | Path, root: Path | None = None) -> Bundle:
     """Join a file and its imports to a bundle and check it. Each text is parsed once. Raises: as `bundle_source`."""
-    with paused():
+    with paused():  # without Python's cyclic garbage collector, which slows a check
         name, files = _read_bundle(Path(path), root)
         loader = _Loader(_no_imports)
         text = files.bundled(name, set())
-        is_taken = loader.takes(TEXT, text)
-        if not is_taken or files.collector.diagnostics or not files.joins_plainly(name):
-            return Bundle(text, None)
+        is_kept = loader.keep_source(TEXT, text)
+        if not is_kept or files.collector.diagnostics or not files.joins_plainly(name):
+            return Bundle(text, checked=None)  # the caller has to parse and check the joined text
         loader.sources |= files.sources  # where the spans of the syntax are
         loader.files.append(syntax.FileSyntax(TEXT, tuple(files.declared(name, set()))))
         checked = loader.checked()
@@ -311,7 +312,7 @@ def file_name(path: Path) -> str:
 
 
 @lru_cache(_IMPORTS_CACHED)
-def _sound(text: str, name: str) -> syntax.FileSyntax | None:
+def _without_problems(text: str, name: str) -> syntax.FileSyntax | None:
     """Parse a file that many may import. Return None if there is something to report."""
     collector = Collector()
     file = parse(text, name, collector)
@@ -333,24 +334,24 @@ class _Loader:
         self.files: list[syntax.FileSyntax] = []
         self.imports: dict[str, list[tuple[syntax.ImportSyntax, str]]] = {}
         self.tests: dict[str, list[syntax.PatternTestSyntax]] = {}
-        self.open: list[tuple[str, Span | None]] = []
+        self.open_files: list[tuple[str, Span | None]] = []
 
     def add(self, name: str, text: str, imported: Span | None = None) -> None:
         """Parse a file and its imports, unless it was read before."""
-        if name in self.sources or not self.takes(name, text, imported):
+        if name in self.sources or not self.keep_source(name, text, imported):
             return
-        file = None if imported is None else _sound(text, name)
+        file = None if imported is None else _without_problems(text, name)  # cached: many files may import it
         file = file or parse(text, name, self.collector)
-        self.open.append((name, imported))
+        self.open_files.append((name, imported))  # to find imports in a circle
         self.imports[name] = []
         self.tests[name] = [d for d in file.declarations if isinstance(d, syntax.PatternTestSyntax)]
         for declaration in file.declarations:
             if isinstance(declaration, syntax.ImportSyntax):
                 self._import(name, declaration)
-        self.open.pop()
+        self.open_files.pop()
         self.files.append(file)
 
-    def takes(self, name: str, text: str, imported: Span | None = None) -> bool:
+    def keep_source(self, name: str, text: str, imported: Span | None = None) -> bool:
         """Keep a text as a source. Return False after a report that it is too large."""
         self.sources[name] = text
         # The length in characters is a lower bound of that in bytes: a huge text is refused before it is encoded.
@@ -361,7 +362,7 @@ class _Loader:
 
     def _import(self, importing: str, declaration: syntax.ImportSyntax) -> None:
         """Load an imported file, or report why that is not possible: too many files, an unreadable one, or a circle."""
-        if len(self.sources) >= IMPORTS_MAX or len(self.open) > IMPORTS_MAX // 2:
+        if len(self.sources) >= IMPORTS_MAX or len(self.open_files) > IMPORTS_MAX // 2:
             self.collector.add("CEP208", f"more than {IMPORTS_MAX} files, or too deep a chain", declaration.span)
             return
         resolved = self.resolver(importing, declaration.path)
@@ -369,8 +370,8 @@ class _Loader:
             self.collector.add("CEP208", f"cannot import `{declaration.path}`: {resolved}", declaration.span)
             return
         name, text = resolved
-        if name in (opened for opened, _ in self.open):
-            spans = [span for opened, span in self.open if span is not None and opened != name]
+        if name in (opened for opened, _ in self.open_files):
+            spans = [span for opened, span in self.open_files if span is not None and opened != name]
             labels = tuple(Label(span, "on the way round") for span in spans[:3])
             message = f"`{declaration.path}` imports itself in a circle"
             help_line = "move what both need into a third file"

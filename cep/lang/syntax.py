@@ -192,11 +192,11 @@ class RepeatSyntax:
 
 @valueclass(frozen=True, slots=True)
 class SuffixSyntax:
-    """The suffix of a variable or a group."""
+    """The suffix of a variable or a group, such as `{2,5}[1 h] greedy until (amount > 9)`."""
 
     repeat: RepeatSyntax | None = None
-    gap: Bound | None = None
-    inner: Inner = Inner.RELAXED
+    gap: Bound | None = None  # `[1 h]`: the most time between two repetitions
+    inner: Inner = Inner.RELAXED  # whether other events may come between two repetitions
     inner_span: Span | None = None
     greedy_span: Span | None = None
     until: ExprSyntax | None = None

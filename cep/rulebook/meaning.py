@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from itertools import dropwhile, pairwise, takewhile
 from operator import attrgetter
 
-from cep.lang.parse.lexer import TokenKind, spell
+from cep.lang.parse.lexer import TokenKind, normal_tokens
 from cep.model.rule import ParamValue, UpsertRecord
 
 _NAMED_KINDS = ("event", "list", "define", "pattern")
@@ -117,7 +117,7 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
 
 def _named_declarations(source: str) -> Iterator[list[str]]:
     """Yield each named declaration of a text as its tokens: independent of layout and comments, to be hashed."""
-    words = spell(source)
+    words = normal_tokens(source)
     depth, starts, name_index = 0, [], -1  # -1: the last declaration has no name
     for number, word in enumerate(words):
         depth_change = _DEPTH_CHANGE.get(word)  # of a bracket

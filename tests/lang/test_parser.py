@@ -9,7 +9,7 @@ from cep.lang import syntax
 from cep.lang.diagnostics import Collector
 from cep.lang.ir import Inner, Link, SkipKind
 from cep.lang.parse.file import parse
-from cep.lang.parse.lexer import TokenKind, lex, spell
+from cep.lang.parse.lexer import TokenKind, lex, normal_tokens
 from tests.lang.common import checked_pattern
 
 
@@ -245,10 +245,10 @@ def test_spelled_tokens_are_those_of_the_lexer() -> None:
     ):
         tokens = lex(text, "x", Collector()).tokens
         valued = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
-        assert spell(text) == [f"{t.kind} {t.value}" if t.kind in valued else t.text for t in tokens]
+        assert normal_tokens(text) == [f"{t.kind} {t.value}" if t.kind in valued else t.text for t in tokens]
 
 
 def test_what_is_left_out_is_read_once() -> None:
     """Reading it again from each of its places would take hours."""
     for text in (" " * 3_000_000, "\n " * 1_000_000, "#" * 3_000_000, "# x\n" * 800_000, " " * 3_000_000 + "é"):
-        assert spell(text) == [""]
+        assert normal_tokens(text) == [""]

@@ -137,16 +137,16 @@ def order(structure: str) -> Order:
     ],
 )
 def test_before(structure: str, variable: str, may: str, must: str) -> None:
-    position = order(structure).at[variable]
-    assert (position.may, position.must) == (frozenset(may), frozenset(must))
+    position = order(structure).before[variable]
+    assert (position.maybe, position.surely) == (frozenset(may), frozenset(must))
 
 
 def test_until_sees_its_own_loop() -> None:
     result = order("a -> b+ until (x) -> c")
-    (before,) = result.at_until.values()
-    assert (before.may, before.must) == (frozenset("ab"), frozenset("a"))
+    (before,) = result.before_until.values()
+    assert (before.maybe, before.surely) == (frozenset("ab"), frozenset("a"))
 
 
 def test_the_end() -> None:
     result = order("a -> b? -> !c")
-    assert (result.end.may, result.end.must, result.negated) == (frozenset("ab"), frozenset("a"), frozenset("c"))
+    assert (result.end.maybe, result.end.surely, result.negated) == (frozenset("ab"), frozenset("a"), frozenset("c"))

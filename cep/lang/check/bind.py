@@ -177,6 +177,7 @@ class _Binder:
         self.collector = collector
 
     def pattern(self, pattern: ir.PatternIR) -> ir.PatternIR:
+        """Replace the parameters of a pattern by their values, and check the values."""
         structure = self.node(pattern.structure)
         assert isinstance(structure, ir.SequenceNode)
         timeout = pattern.timeout_measures
@@ -208,6 +209,7 @@ class _Binder:
         return slot
 
     def node(self, node: ir.Node) -> ir.Node:
+        """Replace the parameters in counts and windows of a part of the structure."""
         match node:
             case ir.VarNode():
                 return ir.VarNode(node.variable, self.quantifier(node.quantifier))
@@ -242,7 +244,7 @@ class _Binder:
         return None if expr is None else self.expr(expr)
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
-        """Replace the parameters of an expression, and carry out casts of constants."""
+        """Replace the parameters of an expression by their values, and carry out casts of constants."""
         match expr:
             case ir.Const() | ir.CurrentField() | ir.VarField():
                 return expr
@@ -253,13 +255,13 @@ class _Binder:
             case ir.Unary():
                 return ir.Unary(expr.op, self.expr(expr.argument), expr.type)
             case ir.Binary():
-                self._check_tokens(expr.left, (expr.right,))
-                self._check_tokens(expr.right, (expr.left,))
+                self._refuse_raw_values(expr.left, (expr.right,))  # a protected field is read as a token (keyed hash)
+                self._refuse_raw_values(expr.right, (expr.left,))
                 return ir.Binary(expr.op, self.expr(expr.left), self.expr(expr.right), expr.type)
             case ir.Cast():
                 return self._cast(expr)
             case ir.In():
-                self._check_tokens(expr.argument, expr.items)
+                self._refuse_raw_values(expr.argument, expr.items)
                 return ir.In(self.expr(expr.argument), tuple(self.expr(item) for item in expr.items), expr.type)
             case ir.If():
                 parts = (self.expr(expr.condition), self.expr(expr.then), self.expr(expr.otherwise))
@@ -269,7 +271,7 @@ class _Binder:
             case ir.History():
                 return self._history(expr)
 
-    def _check_tokens(self, value: ir.Expr, others: Iterable[ir.Expr]) -> None:
+    def _refuse_raw_values(self, value: ir.Expr, others: Iterable[ir.Expr]) -> None:
         """Report parameters that are compared with a protected value and are not tokens."""
         for other in others:
             if isinstance(other, ir.Param) and is_raw(self.values[other.name], value.type):

@@ -61,7 +61,7 @@ class Draft:
     def variables(self) -> list[syntax.VariableSyntax]:
         """The first place of each variable, in written order. Known once `order` is."""
         first: dict[str, syntax.VariableSyntax] = {}
-        for variable, _ in self.order.places:
+        for variable, _ in self.order.variables:
             first.setdefault(variable.name, variable)
         return list(first.values())
 
@@ -75,40 +75,40 @@ class Draft:
         return {param.name: param.type for param in self.params}
 
     def variables_in_scope(self, before: Before, under_test: str | None = None) -> dict[str, VariableInScope]:
-        """Return the variables that an expression may use after `before`, where an event of `under_test` is tested."""
+        """Return the variables that an expression after `before` may use, and how certainly each has an event there."""
         in_scope: dict[str, VariableInScope] = {}
         negated = self.order.negated
         for variable in self.variables:
             event_type = self.event_types.get(variable.name)
             if event_type is None:
                 continue
-            bound = Bound.LATER
+            bound = Bound.LATER  # no event yet
             if variable.name in negated:
                 bound = Bound.NEGATED
-            elif variable.name in before.must:
+            elif variable.name in before.surely:
                 bound = Bound.ALWAYS
-            elif variable.name in before.may or variable.name == under_test:
+            elif variable.name in before.maybe or variable.name == under_test:  # an earlier event of its own
                 bound = Bound.MAYBE
             in_scope[variable.name] = VariableInScope(event_type, bound, variable.span)
         return in_scope
 
     def scope(
         self,
-        fields: Mapping[str, Type] | None,
-        fields_of: str,
+        fields: Mapping[str, Type] | None,  # of the event under test; None in `emit`, which tests no event
+        fields_owner: str,  # whose fields they are, for messages
         variables: Mapping[str, VariableInScope],
-        last: Mapping[str, Type] | None = None,
+        last: Mapping[str, Type] | None = None,  # fields of the match's last event, from which `emit` looks back
     ) -> Scope:
-        """Collect the names that an expression of the pattern may use. Without `fields` it has no event under test."""
+        """Collect the names that an expression of the pattern may use."""
         return Scope(
             self.definitions,
             fields,
-            fields_of,
+            fields_owner,
             variables,
             self.param_types,
             events=self.resolved.events,
             key=tuple(key.name for key in self.pattern.key),
-            untyped=frozenset(v.name for v in self.variables) - variables.keys(),
+            untyped=frozenset(v.name for v in self.variables) - variables.keys(),  # no errors about these
             last=last,
         )
 
@@ -119,7 +119,7 @@ def check_conditions(draft: Draft) -> None:
         event_type = draft.event_types.get(name)
         if where.condition is None or event_type is None:
             continue
-        variables = draft.variables_in_scope(draft.order.at[name], under_test=name)
+        variables = draft.variables_in_scope(draft.order.before[name], under_test=name)
         scope = draft.scope(event_type.types, f"`{event_type.name}`", variables)
         subject = f"the condition of `{name}`"
         draft.conditions[name] = draft.expressions.check_condition(where.condition, scope, subject)
@@ -132,7 +132,7 @@ def check_untils(draft: Draft) -> None:
     untils = list(_untils(structure))
     fields = Schema(tuple(draft.stream)).columns() if untils else {}
     for span, node in untils:
-        variables = draft.variables_in_scope(draft.order.at_until[span])
+        variables = draft.variables_in_scope(draft.order.before_until[span])
         scope = draft.scope(fields, "the events of the pattern", variables)
         draft.untils[span] = draft.expressions.check_condition(node, scope, "the condition of `until`")
 
@@ -156,7 +156,7 @@ def check_timeout(draft: Draft) -> None:
         message, help_line = "no time can run out: there is no window", "add `within 10 min` to `seq`"
         draft.collector.add("CEP419", message, pattern.timeout_span, help_line)
     every = frozenset(variable.name for variable in draft.variables) - draft.order.negated
-    draft.timeout_measures = _measures(draft, pattern.timeout_measures, Before(draft.order.end.may), every)
+    draft.timeout_measures = _measures(draft, pattern.timeout_measures, Before(draft.order.end.maybe), every)
 
 
 def check_measures(draft: Draft) -> None:
@@ -324,7 +324,7 @@ def check_places(draft: Draft) -> None:
     assert structure is not None, "the runner of the passes looks first"
     draft.order = order_of(structure)
     span_by_name: dict[str, Span] = {}
-    for variable, _ in draft.order.places:
+    for variable, _ in draft.order.variables:
         if variable.name in span_by_name:
             message = f"the variable `{variable.name}` stands twice in the structure"
             help_line = "give each place its own name, or repeat it: `a{2}`"

@@ -129,7 +129,7 @@ def _aggregate(checker: Checker, fn: AggregateFn, node: syntax.CallSyntax, scope
         checker.refuse("CEP310", message, node.span, labels=scope.labels())
     check_count(checker, node, 1, 1)
     argument, inner = node.arguments[0], scope
-    while isinstance(argument, syntax.NameRef) and argument.name in inner.arguments:
+    while isinstance(argument, syntax.NameRef) and argument.name in inner.arguments:  # a parameter of a definition
         argument, inner = inner.argument(argument.name)
     if isinstance(argument, syntax.NameRef) and (fn == "count" or argument.name in inner.variables):
         checker.find_variable(argument, inner)
@@ -140,7 +140,7 @@ def _aggregate(checker: Checker, fn: AggregateFn, node: syntax.CallSyntax, scope
     if is_symbol(argument, inner):
         help_line = f"write `{fn}(x.{argument.name})`" if isinstance(argument, syntax.NameRef) else ""
         checker.refuse("CEP310", f"`{fn}` needs a field of a variable", argument.span, help_line)
-    holder = AggregateArgument(fn)
+    holder = AggregateArgument(fn)  # the check writes the variable whose fields the argument reads
     value = checker.check(argument, replace(inner, aggregate=holder))
     if holder.variable is None:
         message = f"`{fn}` needs the events of a variable"
@@ -284,7 +284,7 @@ class ExpressionChecker(Checker):
             self.refuse("CEP201", f"`{name}` is a variable, not a value", node.span, help_line, labels)
         if name in scope.definitions.lists:
             self.refuse("CEP201", f"`{name}` is a list, not a value", node.span, f"write `… in {name}`", labels)
-        message = f"`{name}` is neither a field of {scope.fields_of} nor a parameter"
+        message = f"`{name}` is neither a field of {scope.fields_owner} nor a parameter"
         if scope.fields is None:
             owner = next((v for v, s in scope.variables.items() if s.event_type.field(name)), None)
             if owner is not None:
@@ -306,6 +306,7 @@ class ExpressionChecker(Checker):
         raise Refused
 
     def _member(self, node: syntax.Member, scope: Scope) -> Expr:
+        """Check a field: `x.f`, `first(x).f` or `prev(x).f` of a variable, `last(payment over 1 h).f` of the past."""
         owner, which, inner = node.owner, "last", scope
         if isinstance(owner, syntax.HistorySyntax) and owner.name in ("first", "last"):
             return check_history.history(self, owner, scope, node)
@@ -316,7 +317,7 @@ class ExpressionChecker(Checker):
                 message = f"`{owner.name}` cannot stand inside `{scope.aggregate.fn}`"
                 self.refuse("CEP310", message, owner.span, labels=scope.labels())
             which, owner = owner.name, owner.arguments[0]
-        while isinstance(owner, syntax.NameRef) and owner.name in inner.arguments:
+        while isinstance(owner, syntax.NameRef) and owner.name in inner.arguments:  # a parameter of a definition
             owner, inner = inner.argument(owner.name)
         if not isinstance(owner, syntax.NameRef):
             message, help_line = "only a variable has fields", "write `x.field`"
@@ -329,7 +330,7 @@ class ExpressionChecker(Checker):
         variable = self.find_variable(owner, inner)
         field = variable.event_type.field(node.field)
         if field is None:
-            if variable.event_type.name not in scope.definitions.partial:
+            if variable.event_type.name not in scope.definitions.unreadable:  # otherwise it may have the field
                 names = [f.name for f in variable.event_type.fields]
                 message = f"`{variable.event_type.name}` has no field `{node.field}`"
                 self.collector.unknown(
@@ -341,7 +342,7 @@ class ExpressionChecker(Checker):
             if aggregate.variable not in (None, owner.name):
                 message = f"`{aggregate.fn}` runs over the events of one variable, `{aggregate.variable}`"
                 self.refuse("CEP310", message, node.span, labels=scope.labels())
-            aggregate.variable = owner.name
+            aggregate.variable = owner.name  # a field of each of its events
             return CurrentField(node.field, field.type)
         nullable = field.type.nullable or which == "prev" or variable.bound is not Bound.ALWAYS
         return VarField(owner.name, _WHICH[which], node.field, field.type.as_nullable(nullable))

@@ -40,7 +40,7 @@ def is_event_type(node: object, scope: Scope) -> bool:
 def history(checker: Checker, node: syntax.HistorySyntax, scope: Scope, field: syntax.Member | None = None) -> Expr:
     """Check a history. `field` is the field of `last(…).field` or `first(…).field`."""
     if scope.fields is None and scope.last is not None:  # in `emit`: look back from the last event of the match
-        scope = replace(scope, fields=scope.last, fields_of="the last event of a match")
+        scope = replace(scope, fields=scope.last, fields_owner="the last event of a match")
     _check_place(checker, node, scope)
     fn = FUNCTIONS.get(node.name)
     if fn is None:
@@ -56,7 +56,7 @@ def history(checker: Checker, node: syntax.HistorySyntax, scope: Scope, field: s
     _check_panes(checker, node, window, scope)
     event_type, argument = _argument(checker, node, fn, scope, field)
     fields = {f.name: f.type for f in event_type.fields}
-    inside = replace(scope, fields=fields, fields_of=f"`{event_type.name}`", variables={}, past=True)
+    inside = replace(scope, fields=fields, fields_owner=f"`{event_type.name}`", variables={}, past=True)
     where = None if node.where is None else condition(checker, node.where, inside, "what follows `where`")
     _check_sub_key(checker, node, event_type, scope)
     percent = _percent(checker, node, fn, scope)
@@ -176,7 +176,7 @@ def _field_of(checker: Checker, event_type: EventType, field: syntax.Member, sco
     declared = event_type.field(field.field)
     if declared is not None:
         return CurrentField(declared.name, declared.type)
-    if event_type.name not in scope.definitions.partial:
+    if event_type.name not in scope.definitions.unreadable:
         names = [f.name for f in event_type.fields]
         message = f"`{event_type.name}` has no field `{field.field}`"
         checker.collector.unknown("CEP203", message, field.field, field.field_span, names, "its fields", scope.labels())
@@ -199,11 +199,11 @@ def _check_sub_key(checker: Checker, node: syntax.HistorySyntax, event_type: Eve
     for name in node.by:
         for fields, owner in (
             ({f.name for f in event_type.fields}, f"`{event_type.name}`"),
-            (scope.fields or (), scope.fields_of),
+            (scope.fields or (), scope.fields_owner),
         ):
             if name.name in fields:
                 continue
-            if not scope.lacks_fields() and event_type.name not in scope.definitions.partial:
+            if not scope.lacks_fields() and event_type.name not in scope.definitions.unreadable:
                 message = f"`{name.name}` is not a field of {owner}"
                 checker.collector.unknown("CEP203", message, name.name, name.span, fields, labels=scope.labels())
             raise Refused

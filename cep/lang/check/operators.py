@@ -191,9 +191,10 @@ def membership(checker: Checker, node: syntax.InSyntax, scope: Scope) -> Expr:
     checked = attempt(checker.check, node.argument, scope)
     if isinstance(items, syntax.NameRef):
         named_list = checker.find_list(items, scope)
-        if checked is not None and isinstance(named_list, Const | Param):
+        if checked is not None and isinstance(named_list, Const | Param):  # a list that may change, or a parameter
             listed = in_list(checker, checked, named_list, node.argument, scope)
             return Unary("not", listed, listed.type) if node.negated else listed
+        # A list with fixed items: they see no names of the pattern, and an error in them tells where the list is used.
         item_scope = Scope(scope.definitions, expansions=(*scope.expansions, (items.name, items.span)))
         items = named_list.items if isinstance(named_list, syntax.ListSyntax) else ()
     if checked is None:
@@ -210,7 +211,7 @@ def membership(checker: Checker, node: syntax.InSyntax, scope: Scope) -> Expr:
     is_nullable = any(value.type.nullable for value in values)
     result = types.BOOL.as_nullable(argument.type.nullable or is_nullable)
     test: Expr = In(argument, tuple(values), result)
-    if is_nullable:  # the test of a set knows no null among its members
+    if is_nullable:  # compare one by one, because a set has no null among its members
         test = types.balanced("or", [Binary("==", argument, value, result) for value in values])
     return Unary("not", test, result) if node.negated else test
 

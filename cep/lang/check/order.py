@@ -19,32 +19,32 @@ Names = frozenset[str]
 
 @valueclass(frozen=True, slots=True)
 class Before:
-    """The variables that may have an event, and those that must have one, when a place of the pattern is reached."""
+    """The variables that may have an event (`maybe`) or must have one when a place of the pattern is reached."""
 
-    may: Names = frozenset()
-    must: Names = frozenset()
+    maybe: Names = frozenset()
+    surely: Names = frozenset()
 
     def joined(self, other: Before) -> Before:
         """After both."""
-        return Before(self.may | other.may, self.must | other.must)
+        return Before(self.maybe | other.maybe, self.surely | other.surely)
 
     def either(self, other: Before) -> Before:
         """After one of two."""
-        return Before(self.may | other.may, self.must & other.must)
+        return Before(self.maybe | other.maybe, self.surely & other.surely)
 
 
 @dataclass(slots=True)
 class Order:
-    """`at` by variable, `at_until` by the span of the `until`; `end` is a whole match. `places` in written order."""
+    """The variables of a structure as written, and the variables bound before each of them, each `until`, the end."""
 
-    at: dict[str, Before] = field(default_factory=dict)
-    at_until: dict[Span, Before] = field(default_factory=dict)
-    places: list[tuple[syntax.VariableSyntax, bool]] = field(default_factory=list)  # with: is it negated?
+    before: dict[str, Before] = field(default_factory=dict)
+    before_until: dict[Span, Before] = field(default_factory=dict)  # by the span of the `until`
+    variables: list[tuple[syntax.VariableSyntax, bool]] = field(default_factory=list)  # with: is it negated?
     end: Before = field(default_factory=Before)
 
     @property
     def negated(self) -> Names:
-        return frozenset(v.name for v, negated in self.places if negated)
+        return frozenset(v.name for v, negated in self.variables if negated)
 
 
 def order_of(structure: syntax.SequenceSyntax) -> Order:
@@ -56,7 +56,7 @@ def order_of(structure: syntax.SequenceSyntax) -> Order:
 
 def spans_of(structure: syntax.SequenceSyntax | None) -> dict[str, Span]:
     """Return the span of each variable of a structure; nothing without a structure."""
-    return {} if structure is None else {variable.name: variable.span for variable, _ in order_of(structure).places}
+    return {} if structure is None else {variable.name: variable.span for variable, _ in order_of(structure).variables}
 
 
 def may_be_empty(repeat: syntax.RepeatSyntax | None) -> bool:
@@ -72,38 +72,37 @@ def is_loop(repeat: syntax.RepeatSyntax | None) -> bool:
 
 
 def _body(body: syntax.SequenceSyntax | syntax.ChoiceSyntax, before: Before, order: Order) -> Before:
-    """Walk through the elements of a group and note the variables before each. Return the variables after the group."""
+    """Write the variables that are bound before each element of a group into `order`. Return the variables after it."""
     if isinstance(body, syntax.SequenceSyntax):
         for step in body.steps:
             after = _element(step.element, before, order, negated=step.negated)
             before = before if step.negated else after
         return before
-    if body.op == "&":
+    if body.op == "&":  # in any order: all other items may have come before each
         with_all_items = before.joined(Before(frozenset(n for item in body.items for n in names_of(item))))
         ends = [_element(item, with_all_items, order) for item in body.items]
-        return Before(with_all_items.may, frozenset(n for end in ends for n in end.must))
-    ends = [_element(item, before, order) for item in body.items]
-    result = ends[0]
-    for end in ends[1:]:
+        return Before(with_all_items.maybe, frozenset(n for end in ends for n in end.surely))
+    result, *ends = (_element(item, before, order) for item in body.items)
+    for end in ends:
         result = result.either(end)
     return result
 
 
 def _element(element: syntax.ElementSyntax, before: Before, order: Order, *, negated: bool = False) -> Before:
-    """Note the variables before one element. Return the variables after it."""
+    """Write the variables that are bound before an element into `order`. Return the variables bound after it."""
     suffix = element.suffix
     if isinstance(element, syntax.VariableSyntax):
-        order.places.append((element, negated))
-        order.at.setdefault(element.name, before)
+        order.variables.append((element, negated))
+        order.before.setdefault(element.name, before)
         inside = before.joined(Before(frozenset((element.name,)), frozenset((element.name,))))
     else:
         start = before
-        if is_loop(suffix.repeat):
+        if is_loop(suffix.repeat):  # an earlier round may have bound the variables of the group
             start = before.joined(Before(frozenset(names_of(element))))
         inside = _body(element.body, start, order)
     if suffix.until_span is not None:
-        order.at_until[suffix.until_span] = Before(before.may | inside.may, before.must)
-    return Before(inside.may, before.must) if may_be_empty(suffix.repeat) else inside
+        order.before_until[suffix.until_span] = Before(before.maybe | inside.maybe, before.surely)
+    return Before(inside.maybe, before.surely) if may_be_empty(suffix.repeat) else inside
 
 
 def names_of(element: syntax.ElementSyntax) -> list[str]:

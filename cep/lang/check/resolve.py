@@ -23,14 +23,14 @@ _ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
 class Resolved:
     """The declarations of a file set, by name.
 
-    `events` has every event type, including those in `faulty`; the schema leaves out faulty ones. `partial` are faulty
-    types with an unreadable field: further missing fields are not reported.
+    `events` has every event type, including `faulty` ones, which the schema leaves out. `unreadable` are faulty types
+    with an unreadable field: further missing fields are not reported.
     """
 
     events: dict[str, EventType] = field(default_factory=dict)
     event_spans: dict[str, Span] = field(default_factory=dict)
     faulty: set[str] = field(default_factory=set)
-    partial: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
     lists: dict[str, syntax.ListSyntax] = field(default_factory=dict)
     defines: dict[str, syntax.DefineSyntax] = field(default_factory=dict)
     patterns: dict[str, syntax.PatternSyntax] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Resolved:
 
     @property
     def definitions(self) -> Definitions:
-        return Definitions(self.lists, self.defines, self.list_types(), self.partial)
+        return Definitions(self.lists, self.defines, self.list_types(), self.unreadable)
 
     def list_values(self) -> dict[str, tuple[ListValue, ...]]:
         """Return the constants of each list that cannot change: durations in milliseconds, enum symbols by name."""
@@ -120,26 +120,26 @@ def _define(resolved: Resolved, define: syntax.DefineSyntax, collector: Collecto
 def _event(
     resolved: Resolved, event: syntax.EventSyntax, first: dict[str, tuple[Type, Span]], collector: Collector
 ) -> None:
-    """Check the declaration of an event type and add it to `resolved`, even if it is faulty."""
+    """Check the declaration of an event type and add it to `resolved`, even if it is faulty: patterns refer to it."""
     errors = collector.error_count
     field_names: dict[str, syntax.FieldSyntax] = {}
     fields: list[Field] = []
     complete = not event.broken
     for declared in event.fields:
         value_type = resolve_field_type(declared.type, collector)
-        if value_type is not None and value_type.scale < 0:
+        if value_type is not None and value_type.scale < 0:  # `decimal` without digits
             help_line = "write `decimal(2)` for two digits after the point"
             collector.add("CEP212", "a decimal field needs its number of decimals", declared.type.span, help_line)
             value_type = None
         complete = complete and value_type is not None
         if once(field_names, declared, "field", collector) and value_type is not None:
             fields.append(Field(declared.name, value_type))
-            _clash(declared, value_type, first, collector)
+            _report_clash(declared, value_type, first, collector)
     if complete:
         _identity(event, fields, collector)
         _order(event, fields, collector)
     else:
-        resolved.partial.add(event.name)
+        resolved.unreadable.add(event.name)  # so that patterns may name fields that are not known
     resolved.events[event.name] = EventType(
         event.name,
         tuple(fields),
@@ -151,7 +151,7 @@ def _event(
         resolved.faulty.add(event.name)
 
 
-def _clash(
+def _report_clash(
     declared: syntax.FieldSyntax, value_type: Type, first: dict[str, tuple[Type, Span]], collector: Collector
 ) -> None:
     earlier, span = first.setdefault(declared.name, (value_type, declared.span))

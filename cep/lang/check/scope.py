@@ -47,12 +47,12 @@ class AggregateArgument:
 
 @valueclass(frozen=True, slots=True)
 class Definitions:
-    """The names that a whole file set shares. `partial` event types have fields that could not be read."""
+    """The names that a whole file set shares. `unreadable` event types have fields that could not be read."""
 
     lists: Mapping[str, ListSyntax] = field(default_factory=dict)
     defines: Mapping[str, DefineSyntax] = field(default_factory=dict)
     list_types: Mapping[str, Type] = field(default_factory=dict)  # lists that may change
-    partial: Collection[str] = ()
+    unreadable: Collection[str] = ()
 
 
 @valueclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Scope:
 
     definitions: Definitions
     fields: Mapping[str, Type] | None = None
-    fields_of: str = ""
+    fields_owner: str = ""
     variables: Mapping[str, VariableInScope] = field(default_factory=dict)
     params: Mapping[str, Type] = field(default_factory=dict)
     arguments: Mapping[str, tuple[ExprSyntax, Scope]] = field(default_factory=dict)
@@ -86,9 +86,9 @@ class Scope:
 
     def lacks_fields(self) -> bool:
         """Return True if some fields of the event under test could not be read: then missing ones are not reported."""
-        partial = self.definitions.partial
-        several = not self.fields_of.startswith("`")
-        return self.fields is not None and bool(partial) and (several or self.fields_of.strip("`") in partial)
+        unreadable = self.definitions.unreadable
+        several = not self.fields_owner.startswith("`")
+        return self.fields is not None and bool(unreadable) and (several or self.fields_owner.strip("`") in unreadable)
 
     def labels(self) -> tuple[Label, ...]:
         """Return where the definitions were used that led to this place, the outermost first."""
@@ -177,7 +177,7 @@ class Checker(ABC):
         return variable
 
     def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param:
-        """Return the list of this name; the name alone of a list that may change, or that is a parameter."""
+        """Return the list of this name. If its entries may change, or a parameter gives them, return only its name."""
         param_type = scope.params.get(node.name)
         if param_type is not None and param_type.kind is Kind.LIST:
             return Param(node.name, param_type)
@@ -186,7 +186,7 @@ class Checker(ABC):
             message, lists = f"`{node.name}` is not a list", scope.definitions.lists
             self.collector.unknown("CEP206", message, node.name, node.span, lists, "lists", scope.labels())
             raise Refused
-        if declared.of is None:
+        if declared.of is None:  # without a type its entries are fixed
             return declared
         if node.name not in scope.definitions.list_types:
             raise Refused  # its type was reported where it is declared

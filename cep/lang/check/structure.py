@@ -15,7 +15,7 @@ from cep.lang.diagnostics import Collector, Label, Span, did_you_mean, nearest_f
 from cep.lang.show import show_duration
 
 # How the iterations of a group follow each other, from how the repetitions of a loop do.
-_FIRST_LINKS = {
+_ITERATION_LINKS = {
     ir.Inner.RELAXED: ir.Link.FOLLOWED_BY,
     ir.Inner.STRICT: ir.Link.NEXT,
     ir.Inner.ANY: ir.Link.FOLLOWED_BY_ANY,
@@ -138,12 +138,13 @@ class _StructureChecker:
     def _steps(self, body: syntax.SequenceSyntax, around: Around, first_link: ir.Link) -> tuple[ir.Step, ...]:
         """Check the steps of a sequence from the last to the first, because a step needs to know what may follow it."""
         steps: list[ir.Step] = []
-        last, completes = around.last, around.completes
+        last, completes = around.last, around.completes  # all that follows may be empty; no absence must follow either
         for index in reversed(range(len(body.steps))):
             step = body.steps[index]
             link = step.link if index else first_link
-            is_bounded = step.negated and step.gap_max is not None and not _stands_beside_not_next(body.steps, index)
-            inside = Around(around.window or is_bounded, last, completes)
+            # The step time of an absence is its window, unless it is next to a `, !x` without a time, which has none.
+            has_own_window = step.negated and step.gap_max is not None and not _is_next_to_not_next(body.steps, index)
+            inside = Around(around.window or has_own_window, last, completes)
             steps.append(self._step(step, link, inside, is_first=index == 0))
             is_optional = not step.negated and can_be_empty(step.element)
             last, completes = last and (step.negated or is_optional), completes and is_optional
@@ -184,6 +185,7 @@ class _StructureChecker:
         return self._group(element, around)
 
     def _group(self, group: syntax.GroupSyntax, around: Around) -> ir.Node:
+        """Turn a group in parentheses into a node, with its repetition, its windows and the link between iterations."""
         self._loop_rules(group)
         body = group.body
         repeat = group.suffix.repeat
@@ -197,12 +199,12 @@ class _StructureChecker:
         around = replace(around, window=around.window or within is not None or outer is not None)
         quantifier = self._quantifier(group.suffix)
         if isinstance(body, syntax.SequenceSyntax):
-            node = ir.SequenceNode(self._steps(body, around, _FIRST_LINKS[quantifier.inner]), quantifier, within)
+            node = ir.SequenceNode(self._steps(body, around, _ITERATION_LINKS[quantifier.inner]), quantifier, within)
         else:
             choice = self._choice(body, around)
             if group.suffix.first_span is None and within is None and outer is None:
-                return choice
-            node = ir.SequenceNode((ir.Step(_FIRST_LINKS[quantifier.inner], choice),), quantifier, within)
+                return choice  # without a repetition and a window, which only a sequence has
+            node = ir.SequenceNode((ir.Step(_ITERATION_LINKS[quantifier.inner], choice),), quantifier, within)
         if outer is None:
             return node
         if repeat is None and within is None:
@@ -285,7 +287,7 @@ def _amount(bound: syntax.Bound) -> str:
     )
 
 
-def _stands_beside_not_next(steps: Sequence[syntax.StepSyntax], index: int) -> bool:
+def _is_next_to_not_next(steps: Sequence[syntax.StepSyntax], index: int) -> bool:
     """Return True for an absence in a row with a `, !x` without step time: no time of its own makes it certain."""
     first, last = index, index
     while first > 0 and steps[first - 1].negated:

@@ -227,12 +227,14 @@ class _TestChecker:
                 key_values[part.name] = slot_of(part.value, types[part.name], subject, self.collector)
         return key_values
 
-    def _from_label(self, key: syntax.ScriptedKeySyntax, name: str, value_type: Type, parts: int) -> ir.Const | None:
-        """Derive the value of a key field from the label of the key, None after a report if that is not possible."""
+    def _from_label(
+        self, key: syntax.ScriptedKeySyntax, name: str, value_type: Type, fields_count: int
+    ) -> ir.Const | None:
+        """Derive a key field's value from the label, such as `alice` in `alice: 20s payment`. None after a report."""
         label = _label_text(key.label)
         if value_type.is_text:
-            return ir.Const(label if parts == 1 else f"{label}.{name}", value_type)
-        if parts == 1:
+            return ir.Const(label if fields_count == 1 else f"{label}.{name}", value_type)
+        if fields_count == 1:
             quiet = Collector()
             const = slot_of(_as_value(key.label), value_type, "", quiet)
             if const is not None:
@@ -321,6 +323,7 @@ class _TestChecker:
         return values
 
     def _field(self, assigned: syntax.AssignSyntax, event_type: EventType, values: dict[str, ir.Slot]) -> None:
+        """Check a field of an event, such as `amount=5`, and add its value. The label before the events is the key."""
         declared = event_type.field(assigned.name)
         if declared is None:
             names = [f.name for f in event_type.fields]
@@ -336,7 +339,7 @@ class _TestChecker:
             message = f"`{assigned.name}` is the time of the event, and no field to set"
             self.collector.add("CEP603", message, assigned.span, help_line)
         else:
-            # A value that cannot be read is null in any field but the id.
+            # `null` may stand in any field but the id: a job reads a wrong value of an event as null.
             value_type = declared.type.as_nullable(assigned.name != event_type.id_field or declared.type.nullable)
             const = slot_of(assigned.value, value_type, f"`{assigned.name}`", self.collector)
             if const is not None:
@@ -402,7 +405,8 @@ class _TestChecker:
                     expect.key is None or earlier.key is None or _label_text(expect.key) == _label_text(earlier.key)
                 )
                 same = (expect.key is None) == (earlier.key is None) and overlap
-                excluded = "none" in kinds and overlap and not (len(kinds) == 1 and not same)
+                # `none` for all keys and `none` for one key can both be true.
+                excluded = "none" in kinds and overlap and (len(kinds) > 1 or same)
                 if excluded or (kinds == {"matches"} and same):
                     message = "these two cannot both be true" if len(kinds) > 1 else "this is expected twice"
                     labels = (Label(earlier.span, "the other one"),)

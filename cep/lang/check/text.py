@@ -79,11 +79,11 @@ def text_test(checker: Checker, name: str, values: list[Expr], arguments: tuple[
 
 
 def _check_event_text(checker: Checker, name: str, value: Expr, argument: ExprSyntax, scope: Scope) -> None:
-    """Refuse a value that is not text of the event under test, or that is a token."""
+    """Refuse a value that is not text of the event under test, or is a token (keyed hash) of a protected text."""
     if not value.type.is_text:
         message = f"`{name}` needs text, this is {value.type}"
         checker.refuse("CEP301", message, argument.span, labels=scope.labels())
-    if value.type.protected and name != "in list of string":
+    if value.type.protected and name != "in list of string":  # a list may have tokens, too
         message = f"`{name}` cannot look into a value of type {value.type}: it is a token"
         help_line = "send what the rule needs of it as a field of its own, such as the first digits"
         checker.refuse("CEP321", message, argument.span, help_line, scope.labels())

@@ -35,7 +35,7 @@ def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
     if tokens and tokens[-1].span.end == offset and tokens[-1].kind is TokenKind.NAME:
         tokens.pop()
     last = tokens[-1] if tokens else None
-    around = _around(checked, tokens)
+    around = _declaration_at_end(checked, tokens)
     if last is not None and last.text == "." and len(tokens) > 1:
         return _fields_of(checked, tokens, around)
     if around.word == "":
@@ -66,7 +66,7 @@ _KEYWORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
+class _Declaration:
     """The declaration that the offset is in."""
 
     word: str
@@ -75,31 +75,31 @@ class _Around:
     types: dict[str, str]  # variable → event type, also while the pattern cannot be parsed
 
 
-def _around(checked: Checked, tokens: list[Token]) -> _Around:
+def _declaration_at_end(checked: Checked, tokens: list[Token]) -> _Declaration:
     """Find the declaration that contains the last token, and the event types of its variables so far."""
-    position = len(tokens) - 1
+    position, nowhere = len(tokens) - 1, _Declaration("", "", None, {})
     while position >= 0 and not (tokens[position].first_on_line and tokens[position].text in DECLARATIONS):
         position -= 1
     if position < 0:
-        return _Around("", "", None, {})
+        return nowhere
     inside = tokens[position:]
     depth = sum((t.text == "{") - (t.text == "}") for t in inside if t.kind is TokenKind.SYMBOL)
-    opened = any(t.text == "{" for t in inside)
+    is_opened = any(t.text == "{" for t in inside)
     word = inside[0].text
-    if word in ("event", "pattern", "test") and opened and depth <= 0:
-        return _Around("", "", None, {})
+    if word in ("event", "pattern", "test") and is_opened and depth <= 0:
+        return nowhere  # after its last brace
     name = inside[1].text if len(inside) > 1 else ""
     types = {
-        a.text: c.text for a, b, c in zip(inside, inside[1:], inside[2:], strict=False)
-        if b.text == ":" and c.text in checked.resolved.events
+        name.text: type_.text for name, colon, type_ in zip(inside, inside[1:], inside[2:], strict=False)
+        if colon.text == ":" and type_.text in checked.resolved.events
     }  # fmt: skip
     pattern = checked.resolved.patterns.get(name) if word == "pattern" else None
     if pattern is not None:
         types = {w.variable: w.event_type.name for w in pattern.wheres} | types
-    return _Around(word, name, pattern, types)
+    return _Declaration(word, name, pattern, types)
 
 
-def _fields_of(checked: Checked, tokens: list[Token], around: _Around) -> list[Word]:
+def _fields_of(checked: Checked, tokens: list[Token], around: _Declaration) -> list[Word]:
     """After `x.`, `last(x).` or `transaction.`."""
     owner = tokens[-2].text
     if owner == ")":
@@ -124,7 +124,8 @@ def _symbols(checked: Checked, tokens: list[Token]) -> list[Word]:
     return [Word(s, "symbol", name) for s in fields[0].type.symbols] if fields else []
 
 
-def _everything(checked: Checked, around: _Around) -> Iterator[Word]:
+def _everything(checked: Checked, around: _Declaration) -> Iterator[Word]:
+    """Yield every name and keyword, for a place where nothing more is known. `around` is the declaration there."""
     names: set[str] = set()
     used = set(around.types.values())
     for event in checked.resolved.events.values():

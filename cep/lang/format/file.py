@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from cep.base.process import paused
 from cep.lang.diagnostics import Collector, Diagnostic
-from cep.lang.format.flow import WIDTH, Layout, Line, Piece, Style, comment_lines, flow, joined, pieces, without
+from cep.lang.format.flow import WIDTH, Layout, Line, Piece, Style, comment_lines, joined, pieces, without, wrap
 from cep.lang.format.tests import test_lines
 from cep.lang.parse.file import parse_tokens
 from cep.lang.parse.lexer import CLAUSE_WORDS, Cursor, TokenKind, lex
@@ -40,7 +40,7 @@ def _written(lines: Iterable[Line]) -> str:
     out: list[str] = []
     for line in lines:
         text = f"{' ' * line.column if line.text else ''}{line.text}"
-        out.append(f"{text}  {line.trail}" if line.trail else text)
+        out.append(f"{text}  {line.end_comment}" if line.end_comment else text)
     while out and not out[-1]:
         out.pop()
     return "".join(f"{line}\n" for line in out)
@@ -56,13 +56,13 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
     for (begin, end), declaration in zip(pairwise(starts), declarations, strict=True):
         group = pieces[begin:end]
         word = group[0].text
-        lead = list(group[0].lead)
+        comments = list(group[0].comments)
         wanted_blank = (word not in _TIGHT or before not in _TIGHT) and not word == before == "test"
-        had_blank = bool(lead) and lead[0] == ""
-        lead = lead[1:] if had_blank else lead
+        had_blank = bool(comments) and comments[0] == ""
+        comments = comments[1:] if had_blank else comments
         if lines and (wanted_blank or had_blank):
             lines.append(Line(0, ""))
-        lines += [Line(0, text) for text in lead]
+        lines += [Line(0, text) for text in comments]
         if isinstance(declaration, PatternTestSyntax):
             lines += test_lines(group, declaration)
         else:
@@ -76,69 +76,69 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
 def _simple(group: list[Piece]) -> list[Line]:
     """Format `import` and `define`, which are one expression."""
     start = next((i for i, p in enumerate(group, start=1) if p.text == "="), None)
-    return flow(group, Layout(0)) if start is None else _with_head(group[:start], group[start:], 2 * INDENT, 0)
+    return wrap(group, Layout(0)) if start is None else _with_head(group[:start], group[start:], 2 * INDENT, 0)
 
 
 def _list(group: list[Piece]) -> list[Line]:
     """Format `list name = [a, b]`: on one line if it fits, otherwise with one item per line between the brackets."""
     start = next((i for i, p in enumerate(group, start=1) if p.text == "["), None)
     if start is None:
-        return flow(group, Layout(0))
+        return wrap(group, Layout(0))
     if _is_short(group):
-        return [Line(0, joined(group), group[-1].trail)]
-    lines, items = flow(group[:start], Layout(0)), group[start:-1]
+        return [Line(0, joined(group), group[-1].end_comment)]
+    lines, items = wrap(group[:start], Layout(0)), group[start:-1]
     if items:
         lines += comment_lines(items[0], INDENT, blanks=False)
-        lines += flow(items, Layout(INDENT, aligned="comma"))
+        lines += wrap(items, Layout(INDENT, aligned="comma"))
     lines += comment_lines(group[-1], INDENT, blanks=False)
-    return [*lines, Line(0, "]", group[-1].trail)]
+    return [*lines, Line(0, "]", group[-1].end_comment)]
 
 
 def _is_short(group: list[Piece]) -> bool:
     """Return True without a comment in between, and short enough for one line."""
-    is_commented = any(p.has_comment for p in group[1:]) or any(p.trail for p in group[:-1])
+    is_commented = any(p.has_comment for p in group[1:]) or any(p.end_comment for p in group[:-1])
     return not is_commented and len(joined(group)) <= WIDTH
 
 
 def _with_head(head: list[Piece], body: list[Piece], indent: int, column: int) -> list[Line]:
     """Write `head` and `body` on the same line. Comments in between move the body to lines of its own."""
     if not body:
-        return flow(head, Layout(column))
-    if body[0].has_comment or head[-1].trail or any(p.has_comment for p in head[1:]) or any(p.trail for p in head):
-        lines = flow(head, Layout(column))
+        return wrap(head, Layout(column))
+    if any(p.has_comment for p in (*head[1:], body[0])) or any(p.end_comment for p in head):
+        lines = wrap(head, Layout(column))
         lines += comment_lines(body[0], column + indent, blanks=False)
-        return lines + flow(body, Layout(column + indent))
+        return lines + wrap(body, Layout(column + indent))
     text = joined(head) + " "
-    return flow(body, Layout(column + len(text), taken=text))
+    return wrap(body, Layout(column + len(text), prefix=text))
 
 
 def _event(group: list[Piece]) -> list[Line]:
     """Format an event type: one field per line, in columns of names, types and comments."""
-    lines = flow(group[:3], Layout(0))
+    lines = wrap(group[:3], Layout(0))
     rows = _rows(without(group[3:-1], (";",)))
     names = max((len(row[0].text) for row in rows), default=0)
     # The colon of a field that is written `name: type` is left out.
     types = [row[2:] if [p.text for p in row[1:2]] == [":"] else row[1:] for row in rows]
     texts = [f"{row[0].text:<{names}}  {joined(type_)}".rstrip() for row, type_ in zip(rows, types, strict=True)]
-    width = max((len(text) for text, row in zip(texts, rows, strict=True) if row[-1].trail), default=0)
+    width = max((len(text) for text, row in zip(texts, rows, strict=True) if row[-1].end_comment), default=0)
     for row, text in zip(rows, texts, strict=True):
         blanks = len(lines) > 1
         lines += comment_lines(row[0], INDENT, blanks=blanks)
-        trails = [p.trail for p in row if p.trail] + [c for p in row[1:] for c in p.lead if c]
+        trails = [p.end_comment for p in row if p.end_comment] + [c for p in row[1:] for c in p.comments if c]
         lines.append(Line(INDENT, f"{text:<{width}}" if trails else text, " ".join(trails)))
     lines += comment_lines(group[-1], INDENT, blanks=False)
-    return [*lines, Line(0, "}", group[-1].trail)]
+    return [*lines, Line(0, "}", group[-1].end_comment)]
 
 
 def _rows(group: list[Piece]) -> list[list[Piece]]:
-    """Divide the tokens of an event type into fields: the name, then the type with its parentheses."""
+    """Divide the tokens of an event type into rows: `amount decimal(2)`, `card string sensitive`, `order by seq`."""
     rows: list[list[Piece]] = []
     depth = 0
-    has_type = True  # the row has its type
+    has_type = True  # the current row has its type, so that a name begins the next row
     for position, piece in enumerate(group):
         if depth == 0 and piece.text == ",":
-            # The comma between two fields is left out, its comment is not.
-            rows[-1][-1].trail = " ".join(c for c in (rows[-1][-1].trail, *piece.lead, piece.trail) if c)
+            last = rows[-1][-1]  # the comma between two fields is left out, its comment is not
+            last.end_comment = " ".join(c for c in (last.end_comment, *piece.comments, piece.end_comment) if c)
             continue
         is_order = bool(rows) and [p.text for p in rows[-1]] == ["order", "by"]
         may_end = has_type and piece.text == "sensitive"
@@ -166,16 +166,16 @@ def _ends_field(word: Piece, following: list[Piece]) -> bool:
 def _pattern(group: list[Piece]) -> list[Line]:
     by = _index(group, 0, "by")
     brace = _index(group, by, "{")
-    lines = flow(group[:by], Layout(0, aligned="", keep_breaks=False))
+    lines = wrap(group[:by], Layout(0, aligned="", keep_breaks=False))
     lines += comment_lines(group[by], INDENT, blanks=False)
-    lines += flow(group[by:brace], Layout(INDENT, aligned="", keep_breaks=False))
-    lines += [*comment_lines(group[brace], 0, blanks=False), Line(0, "{", group[brace].trail)]
+    lines += wrap(group[by:brace], Layout(INDENT, aligned="", keep_breaks=False))
+    lines += [*comment_lines(group[brace], 0, blanks=False), Line(0, "{", group[brace].end_comment)]
     body = without(group[brace + 1 : -1], (";",))
     for begin, end in _clauses(body):
         lines += comment_lines(body[begin], INDENT, blanks=False)
         lines += _clause(body[begin:end])
     lines += comment_lines(group[-1], INDENT, blanks=False)
-    return [*lines, Line(0, "}", group[-1].trail)]
+    return [*lines, Line(0, "}", group[-1].end_comment)]
 
 
 def _index(group: list[Piece], start: int, text: str) -> int:
@@ -183,6 +183,7 @@ def _index(group: list[Piece], start: int, text: str) -> int:
 
 
 def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
+    """Find the tokens [start, end) of each clause of a pattern, which begins with a word such as `seq` or `emit`."""
     starts: list[int] = []
     depth = 0
     for position, piece in enumerate(body):
@@ -193,8 +194,8 @@ def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
             continue
         follows = body[position + 1].text if position + 1 < len(body) else ""
         is_word = piece.text in CLAUSE_WORDS or (piece.text, follows) in (("over", "all"), ("on", "timeout"))
-        inside = bool(starts) and body[starts[-1]].text == "on" and position - starts[-1] <= 2
-        if piece.token.kind is TokenKind.NAME and is_word and not inside:
+        is_in_on_timeout_emit = bool(starts) and body[starts[-1]].text == "on" and position - starts[-1] <= 2
+        if piece.token.kind is TokenKind.NAME and is_word and not is_in_on_timeout_emit:
             starts.append(position)
     return list(pairwise([*starts, len(body)]))
 
@@ -202,8 +203,8 @@ def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
 def _clause(group: list[Piece]) -> list[Line]:
     """Format one clause: its word at the left, its content in a column."""
     word = group[0].text
-    length = 3 if word == "on" else 1
-    head, body = group[:length], group[length:]
+    words_count = 3 if word == "on" else 1  # `on timeout emit`
+    head, body = group[:words_count], group[words_count:]
     column = _CLAUSE_COLUMN
     if word == "where":
         return _where(head[0], body)
@@ -213,35 +214,36 @@ def _clause(group: list[Piece]) -> list[Line]:
         "produce": Layout(INDENT + len("produce  ")),
         "on": Layout(INDENT + len("on timeout emit  "), Style.EXPRESSION, "comma"),
     }.get(word, Layout(column))
-    trails = [p.trail for p in head if p.trail] + [c for p in (*head[1:], *body[:1]) for c in p.lead if c]
-    if trails:
-        lines = [Line(INDENT, " ".join(p.text for p in head), trails[0])]
-        lines += [Line(layout.column, comment) for comment in trails[1:]]
-        return lines + flow(body, layout)
+    comments = [p.end_comment for p in head if p.end_comment]
+    comments += [c for p in (*head[1:], *body[:1]) for c in p.comments if c]
+    if comments:  # they go between the clause's word and its content
+        lines = [Line(INDENT, " ".join(p.text for p in head), comments[0])]
+        lines += [Line(layout.column, comment) for comment in comments[1:]]
+        return lines + wrap(body, layout)
     text = " ".join(p.text for p in head)
-    return flow(body, replace(layout, taken=f"{text:<{layout.column - INDENT}}"))
+    return wrap(body, replace(layout, prefix=f"{text:<{layout.column - INDENT}}"))
 
 
 def _where(word: Piece, body: list[Piece]) -> list[Line]:
     """Format a `where` clause: one variable per line, in columns of names, types and conditions."""
     entries = _entries(body)
-    names = max(len(entry[0].text) for entry in entries)
-    types = max(len(entry[2].text) for entry in entries)
-    lines: list[Line] = [Line(INDENT, word.text, word.trail)] if word.trail or entries[0][0].has_comment else []
-    first = not lines
-    for entry in entries:
-        lines += comment_lines(entry[0], _CLAUSE_COLUMN, blanks=False)
-        head = f"{entry[0].text + ':':<{names + 1}} {entry[2].text:<{types}}  "
+    name_width = max(len(name.text) for name, *_ in entries)
+    type_width = max(len(type_.text) for _, _, type_, *_ in entries)
+    has_own_line = bool(word.end_comment) or entries[0][0].has_comment
+    lines = [Line(INDENT, word.text, word.end_comment)] if has_own_line else []
+    for number, entry in enumerate(entries):
+        name, colon, type_, *condition = entry
+        lines += comment_lines(name, _CLAUSE_COLUMN, blanks=False)
+        head = f"{name.text + ':':<{name_width + 1}} {type_.text:<{type_width}}  "
         column = _CLAUSE_COLUMN + len(head)
-        prefix = f"{word.text:<{_CLAUSE_COLUMN - INDENT}}{head}" if first else head
-        first = False
-        trails = [p.trail for p in entry[:3] if p.trail] + [c for p in entry[1:4] for c in p.lead if c]
-        condition = entry[3:]
-        if trails:
-            lines.append(Line(column - len(prefix), prefix.rstrip(), " ".join(trails)))
-            lines += flow(condition, Layout(column))
+        prefix = head if number or has_own_line else f"{word.text:<{_CLAUSE_COLUMN - INDENT}}{head}"
+        comments = [p.end_comment for p in (name, colon, type_) if p.end_comment]
+        comments += [c for p in (colon, type_, *condition[:1]) for c in p.comments if c]
+        if comments:  # they end the line of the name and the type
+            lines.append(Line(column - len(prefix), prefix.rstrip(), " ".join(comments)))
+            lines += wrap(condition, Layout(column))
         else:
-            lines += flow(condition, Layout(column, taken=prefix))
+            lines += wrap(condition, Layout(column, prefix=prefix))
     return lines
 
 
@@ -260,8 +262,8 @@ def _entries(body: list[Piece]) -> list[list[Piece]]:
         entry = body[begin:end]
         if entry[-1].text == "," and entry[-1].token.kind is TokenKind.SYMBOL:
             comma = entry.pop()
-            joined_trail = " ".join(c for c in (entry[-1].trail, *comma.lead, comma.trail) if c)
-            entry[-1] = Piece(entry[-1].token, entry[-1].lead, joined_trail)
+            joined_trail = " ".join(c for c in (entry[-1].end_comment, *comma.comments, comma.end_comment) if c)
+            entry[-1] = Piece(entry[-1].token, entry[-1].comments, joined_trail)
         groups.append(entry)
     return groups
 

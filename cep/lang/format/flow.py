@@ -22,7 +22,7 @@ _BEFORE_A_VALUE = frozenset(
 
 
 class Style(Enum):
-    """The construct that tokens belong to. It decides on spaces and breaks."""
+    """The construct that tokens belong to. It decides on spaces and gaps."""
 
     EXPRESSION = "expression"
     STRUCTURE = "structure"
@@ -44,11 +44,11 @@ _LINK_RANKS = {**dict.fromkeys(("->", "->>", "|", "&"), (1, "link")), "within": 
 
 @dataclass(slots=True)
 class Piece:
-    """A token, the comment lines before it ("" is a blank line), and the comment after it."""
+    """A token, the comment lines before it ("" is a blank line), and the comment after it on its line."""
 
     token: Token
-    lead: tuple[str, ...] = ()
-    trail: str = ""
+    comments: tuple[str, ...] = ()
+    end_comment: str = ""
     # Copies of the token's attributes, because they are read ten times for each token.
     text: str = field(init=False)
     is_symbol: bool = field(init=False)
@@ -59,21 +59,21 @@ class Piece:
 
     @property
     def has_comment(self) -> bool:
-        return any(self.lead)
+        return any(self.comments)
 
 
 @dataclass(slots=True)
 class Line:
-    """A line of the output. `text` is without indentation. Comments and blank lines leave `trail` empty."""
+    """A line of the output. `text` is without indentation. Comments and blank lines leave `end_comment` empty."""
 
     column: int
     text: str
-    trail: str = ""
+    end_comment: str = ""
 
 
 def comment_lines(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
     """Return the comments before a piece on lines of their own."""
-    return [Line(column, text) for text in piece.lead if text or blanks]
+    return [Line(column, text) for text in piece.comments if text or blanks]
 
 
 def pieces(lexed: Lexed, text: str) -> list[Piece]:
@@ -84,20 +84,20 @@ def pieces(lexed: Lexed, text: str) -> list[Piece]:
     end = 0
     for token in lexed.tokens:
         piece = Piece(token)
-        lead: list[str] = []
+        own_comments: list[str] = []
         while position < len(comments) and comments[position].span.start < token.span.start:
             comment = comments[position]
             between = text[end : comment.span.start]
-            if pieces and "\n" not in between and not lead and not pieces[-1].trail:
-                pieces[-1].trail = comment.text.rstrip()
+            if pieces and "\n" not in between and not own_comments and not pieces[-1].end_comment:
+                pieces[-1].end_comment = comment.text.rstrip()
             else:
-                _blank(lead, between)
-                lead.append(comment.text.rstrip())
+                _blank(own_comments, between)
+                own_comments.append(comment.text.rstrip())
             end = comment.span.end
             position += 1
         if token.first_on_line:
-            _blank(lead, text[end : token.span.start])
-        piece.lead = tuple(lead)
+            _blank(own_comments, text[end : token.span.start])
+        piece.comments = tuple(own_comments)
         end = token.span.end
         if pieces and pieces[-1].text == "," and piece.text in ("]", ")"):
             _absorb(pieces, piece)
@@ -108,36 +108,37 @@ def pieces(lexed: Lexed, text: str) -> list[Piece]:
 def _absorb(pieces: list[Piece], piece: Piece) -> None:
     """Leave out a comma before a closing bracket; its comments stay."""
     comma = pieces.pop()
-    trail = comma.trail
-    if trail and not pieces[-1].trail and not comma.has_comment:
-        pieces[-1].trail = trail
-        trail = ""
-    piece.lead = (*(c for c in comma.lead if c), *((_no_doc(trail),) if trail else ()), *piece.lead)
+    end_comment = comma.end_comment
+    if end_comment and not pieces[-1].end_comment and not comma.has_comment:
+        pieces[-1].end_comment = end_comment
+        end_comment = ""
+    moved = [_no_doc(end_comment)] if end_comment else []
+    piece.comments = (*(c for c in comma.comments if c), *moved, *piece.comments)
 
 
-def _blank(lead: list[str], between: str) -> None:
-    if between.count("\n") > 1 and lead[-1:] != [""]:
-        lead.append("")
+def _blank(comments: list[str], between: str) -> None:
+    if between.count("\n") > 1 and comments[-1:] != [""]:
+        comments.append("")
 
 
 def without(group: Sequence[Piece], texts: tuple[str, ...]) -> list[Piece]:
-    """Remove separators such as commas from the pieces. Their comments go to the neighbours."""
+    """Remove separators such as commas from the tokens. Their comments go to the tokens next to them."""
     remaining: list[Piece] = []
-    carried: list[str] = []
+    carried: list[str] = []  # comments for the next piece
     for piece in group:
         if piece.is_symbol and piece.text in texts:
-            carried += [c for c in piece.lead if c]
-            if piece.trail and remaining and not remaining[-1].trail and not carried:
-                remaining[-1].trail = piece.trail
-            elif piece.trail:
-                carried.append(_no_doc(piece.trail))
+            carried += [c for c in piece.comments if c]
+            if piece.end_comment and remaining and not remaining[-1].end_comment and not carried:
+                remaining[-1].end_comment = piece.end_comment
+            elif piece.end_comment:  # as `##` before the next piece it would be that piece's documentation
+                carried.append(_no_doc(piece.end_comment))
             continue
         if carried:
-            piece = Piece(piece.token, (*carried, *piece.lead), piece.trail)  # noqa: PLW2901
+            piece = Piece(piece.token, (*carried, *piece.comments), piece.end_comment)  # noqa: PLW2901
             carried = []
         remaining.append(piece)
     if carried and remaining:
-        remaining[-1].trail = " ".join([c for c in (remaining[-1].trail,) if c] + carried)
+        remaining[-1].end_comment = " ".join([c for c in (remaining[-1].end_comment,) if c] + carried)
     return remaining
 
 
@@ -150,25 +151,25 @@ def _no_doc(comment: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Spot:
-    """The place before a token: its space, how deep in brackets it is, and whether a line may begin here."""
+class _Gap:
+    """The gap before a token: its space, how deep in brackets it is, and whether a line may begin here."""
 
     space: str
     depth: int
-    rank: tuple[int, str] | None
+    rank: tuple[int, str] | None  # strength of the operator after it and kind of break; None: no line begins here
 
 
 def joined(group: Sequence[Piece], style: Style = Style.EXPRESSION) -> str:
     """Return the pieces on one line, without their comments."""
-    return "".join(spot.space + piece.text for spot, piece in zip(_spots(group, style), group, strict=True))
+    return "".join(gap.space + piece.text for gap, piece in zip(_gaps(group, style), group, strict=True))
 
 
-def _spots(group: Sequence[Piece], style: Style) -> list[_Spot]:
+def _gaps(group: Sequence[Piece], style: Style) -> list[_Gap]:
     """Find for each token the space before it, the depth of brackets, and how strongly it binds to the token before."""
-    spots: list[_Spot] = []
-    open_brackets: list[str] = []
+    gaps: list[_Gap] = []
+    open_brackets: list[str] = []  # "until" for the brackets of a condition within a structure
     open_betweens = 0  # each `between` still waits for its `and`
-    has_structure = style is Style.STRUCTURE
+    has_structure = style is Style.STRUCTURE  # the steps of a pattern: `a -> b+ -> (c | d)`
     for position, piece in enumerate(group):
         left = group[position - 1] if position else None
         if piece.is_symbol and open_brackets and piece.text in _CLOSE:
@@ -184,16 +185,16 @@ def _spots(group: Sequence[Piece], style: Style) -> list[_Spot]:
                 space = space if is_of_group else "  "
         else:
             space = _expression_space(group[position - 2] if position > 1 else None, left, piece)
-        rank = _rank(group, position, in_structure=in_structure)
+        rank = _break_rank(group, position, in_structure=in_structure)
         if rank is not None and piece.text == "and" and open_betweens:
-            rank = (3, "")
+            rank = _RANKS["between"]  # this `and` joins no conditions: it binds as strongly as its `between`
             open_betweens -= 1
         open_betweens += piece.text == "between"
-        spots.append(_Spot(space, len(open_brackets), rank if left is not None else None))
+        gaps.append(_Gap(space, len(open_brackets), rank if left is not None else None))
         if piece.is_symbol and piece.text in _OPEN:
             is_until = left is not None and left.text == "until" and has_structure
             open_brackets.append("until" if is_until or "until" in open_brackets else piece.text)
-    return spots
+    return gaps
 
 
 def _expression_space(before: Piece | None, left: Piece, right: Piece) -> str:
@@ -226,8 +227,8 @@ def _is_operand(piece: Piece | None) -> bool:
     return piece.token.kind is not TokenKind.NAME or piece.text not in _BEFORE_A_VALUE
 
 
-def _rank(group: Sequence[Piece], position: int, *, in_structure: bool) -> tuple[int, str] | None:
-    """Return how strongly the token binds to the one before it, None if no line may begin with it."""
+def _break_rank(group: Sequence[Piece], position: int, *, in_structure: bool) -> tuple[int, str] | None:
+    """Return (strength, kind) of the break before a token; lines break at the weakest. None if no line begins there."""
     if position == 0:
         return None
     left, piece = group[position - 1], group[position]
@@ -241,7 +242,7 @@ def _rank(group: Sequence[Piece], position: int, *, in_structure: bool) -> tuple
         follows = group[position + 1].text if position + 1 < len(group) else ""
         return _RANKS["in"] if follows in ("in", "between", "like", "matches") and _is_operand(left) else None
     if piece.token.kind is TokenKind.STRING or left.text == "not" or not _is_operand(left):
-        return None
+        return None  # a quoted text like an operator, the word after `not`, or a sign
     return _RANKS.get(piece.text)
 
 
@@ -250,79 +251,80 @@ def _rank(group: Sequence[Piece], position: int, *, in_structure: bool) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The column where a flow begins, and the tokens that begin a line at this column; other lines are indented more.
+    """The column where wrapping begins, and the tokens that begin a line at this column; other lines are indented more.
 
-    `taken` is the existing text of the first line. Without `keep_breaks` only lines that are too long are broken.
+    `prefix` is the existing text of the first line. Without `keep_breaks` only lines that are too long are broken.
     """
 
     column: int
     style: Style = Style.EXPRESSION
     aligned: str = "and"
-    taken: str = ""
+    prefix: str = ""
     keep_breaks: bool = True
 
 
-def flow(group: Sequence[Piece], layout: Layout) -> list[Line]:
-    """Break pieces into lines that fit the width. `taken` is text before the first piece, which begins at `column`."""
+def wrap(group: Sequence[Piece], layout: Layout) -> list[Line]:
+    """Break tokens into lines that fit the width, also at comments. The first token is at `column`, after `prefix`."""
     if not group:
-        return [Line(layout.column - len(layout.taken), layout.taken.rstrip())] if layout.taken else []
-    spots = _spots(group, layout.style)
+        return [Line(layout.column - len(layout.prefix), layout.prefix.rstrip())] if layout.prefix else []
+    gaps = _gaps(group, layout.style)
     starts = [0]
     for position in range(1, len(group)):
-        rank = spots[position].rank
-        stays_broken = layout.keep_breaks and group[position].token.first_on_line and rank is not None
-        if stays_broken or group[position].has_comment or group[position - 1].trail:
+        may_break = gaps[position].rank is not None  # the gap before the token
+        stays_broken = layout.keep_breaks and group[position].token.first_on_line and may_break
+        if stays_broken or group[position].has_comment or group[position - 1].end_comment:
             starts.append(position)
     lines: list[Line] = []
     for begin, end in zip(starts, [*starts[1:], len(group)], strict=True):
-        column = _column(spots, begin, layout)
+        column = _column(gaps, begin, layout)
         if begin:
-            lines += [Line(column, comment) for comment in group[begin].lead if comment]
-        for first, last in _fitting(group, spots, begin, end, layout):
-            text = _text(group, spots, first, last)
-            lines.append(Line(_column(spots, first, layout), text, group[last - 1].trail))
-    lines[0] = Line(layout.column - len(layout.taken), layout.taken + lines[0].text, lines[0].trail)
+            lines += [Line(column, comment) for comment in group[begin].comments if comment]
+        for first, last in _fitting(group, gaps, begin, end, layout):
+            text = _text(group, gaps, first, last)
+            lines.append(Line(_column(gaps, first, layout), text, group[last - 1].end_comment))
+    lines[0] = Line(layout.column - len(layout.prefix), layout.prefix + lines[0].text, lines[0].end_comment)
     return lines
 
 
-def _column(spots: Sequence[_Spot], position: int, layout: Layout) -> int:
-    spot = spots[position]
-    is_aligned = spot.depth == 0 and spot.rank is not None and spot.rank[1] == layout.aligned
+def _column(gaps: Sequence[_Gap], position: int, layout: Layout) -> int:
+    """Return the column of a line that begins at a token: the layout's column for the first token and aligned ones."""
+    gap = gaps[position]
+    is_aligned = gap.depth == 0 and gap.rank is not None and gap.rank[1] == layout.aligned
     return layout.column if position == 0 or is_aligned else layout.column + INDENT_MORE
 
 
-def _text(group: Sequence[Piece], spots: Sequence[_Spot], first: int, last: int) -> str:
-    return (group[first].text + "".join(spots[i].space + group[i].text for i in range(first + 1, last))).rstrip()
+def _text(group: Sequence[Piece], gaps: Sequence[_Gap], first: int, last: int) -> str:
+    return (group[first].text + "".join(gaps[i].space + group[i].text for i in range(first + 1, last))).rstrip()
 
 
 def _fitting(
-    group: Sequence[Piece], spots: Sequence[_Spot], begin: int, end: int, layout: Layout
+    group: Sequence[Piece], gaps: Sequence[_Gap], begin: int, end: int, layout: Layout
 ) -> list[tuple[int, int]]:
-    """Divide [begin, end) into parts that fit on a line where possible. Break at the weakest operators first.
+    """Divide tokens [begin, end) into parts that fit on a line where possible. Break at the weakest operators first.
 
-    Cost: linear for each strength of operator, and nesting limits the number of strengths.
+    `gaps` has the space, the depth and the operator's strength before each token. Cost: linear for each strength.
     """
     widths = [0]
     for position in range(begin, end):
-        widths.append(widths[-1] + len(spots[position].space) + len(group[position].text))
+        widths.append(widths[-1] + len(gaps[position].space) + len(group[position].text))
 
     def width(first: int, last: int) -> int:
-        inside = widths[last - begin] - widths[first - begin] - len(spots[first].space)
-        return _column(spots, first, layout) + inside
+        inside = widths[last - begin] - widths[first - begin] - len(gaps[first].space)
+        return _column(gaps, first, layout) + inside
 
-    breaks: list[tuple[int, int]] = []
-    waiting = [(begin, end)]
+    lines: list[tuple[int, int]] = []
+    waiting = [(begin, end)]  # parts to be divided, the first one last
     while waiting:
         first, last = waiting.pop()
         strengths = {
-            position: (spots[position].depth, rank[0])
+            position: (gaps[position].depth, rank[0])
             for position in range(first + 1, last)
-            if (rank := spots[position].rank) is not None
+            if (rank := gaps[position].rank) is not None
         }
         if width(first, last) <= WIDTH or not strengths:
-            breaks.append((first, last))
+            lines.append((first, last))
             continue
-        weakest = min(strengths.values())
+        weakest = min(strengths.values())  # outside of brackets first, then by the operator
         cuts = [position for position, strength in strengths.items() if strength == weakest]
         parts: list[tuple[int, int]] = []
         start = first
@@ -330,5 +332,5 @@ def _fitting(
             if width(start, boundary) > WIDTH:
                 parts.append((start, cut))
                 start = cut
-        waiting += [(start, last), *reversed(parts)]
-    return breaks
+        waiting += [(start, last), *reversed(parts)]  # so that the parts come out in their order
+    return lines

@@ -47,7 +47,7 @@ def dead_negation(checked: Checked) -> Iterator[Diagnostic]:
     """Find absences whose condition is never true, so that they exclude nothing."""
     for pattern in checked.patterns.values():
         where = dict(conditions(pattern))
-        for variable, negated in order_of(_structure(checked, pattern)).places:
+        for variable, negated in order_of(_structure(checked, pattern)).variables:
             if negated and variable.name in where and never(where[variable.name]):
                 message = f"the absence of `{variable.name}` excludes nothing: no event fulfils its condition"
                 yield warning("CEP703", message, variable.span, "correct its condition")
@@ -160,30 +160,30 @@ def endless(checked: Checked) -> Iterator[Diagnostic]:
         place = _structure(checked, pattern).span
         is_bounded = pattern.within_ms is not None or pattern.within_events is not None
         is_reported = any(s.file == place.file and place.start <= s.start and s.end <= place.end for s in reported)
-        if not is_bounded and not is_reported and _waits(pattern.structure):
+        if not is_bounded and not is_reported and _may_wait_for_ever(pattern.structure):
             message = f"a partial match of `{pattern.name}` may wait for ever, "
             message += "and an `in order` match behind it as well"
             yield warning("CEP707", message, place, "add `within 1 h` at the end of `seq`")
 
 
-def _waits(node: ir.Node) -> bool:
-    """Return True if an event of the node may come at any time after an event of the node."""
+def _may_wait_for_ever(node: ir.Node) -> bool:
+    """Return True if there may be any time between two events of one match of this part of a pattern."""
     if isinstance(node, ir.AnyOrderNode):
         return len(node.items) > 1
     if isinstance(node, ir.AlternativeNode):
-        return any(_waits(option) for option in node.options)
+        return any(_may_wait_for_ever(option) for option in node.options)
     quantifier = node.quantifier
     if quantifier.max_count != 1 and quantifier.gap_ms is None and quantifier.inner is not ir.Inner.STRICT:
         return True
     if not isinstance(node, ir.SequenceNode) or node.within_ms is not None:
         return False
     later = (step for step in node.steps[1:] if not step.negated)
-    free = any(step.link is not ir.Link.NEXT and step.gap_max_ms is None for step in later)
-    return free or any(_waits(step.node) for step in node.steps)
+    has_endless_step = any(step.link is not ir.Link.NEXT and step.gap_max_ms is None for step in later)
+    return has_endless_step or any(_may_wait_for_ever(step.node) for step in node.steps)
 
 
 def evasion(checked: Checked) -> Iterator[Diagnostic]:
-    """Find patterns that an attacker evades with one cheap event: an event of a type that has an amount (a decimal)."""
+    """Find patterns that an attacker evades with one cheap event (of a small amount): between the steps, or before."""
     cheap = {e.name for e in checked.schema.event_types if any(f.type.kind is Kind.DECIMAL for f in e.fields)}
     for pattern in checked.patterns.values():
         if cheap.isdisjoint(pattern.event_types):
@@ -195,7 +195,7 @@ def evasion(checked: Checked) -> Iterator[Diagnostic]:
             help_line = "write `->` for `,` and leave `strict` out, or say why it is fine"
             yield warning("CEP708", message, _structure(checked, pattern).span, help_line)
         for name, where in conditions(pattern):
-            for history in _first_times(where, cheap):
+            for history in _first_times(where, cheap):  # a condition such as `not exists(payment by shop)`
                 message = f"one cheap event makes `{history.by[0]}` known, and an attacker can send it before"
                 help_line = "let past events of a smallest amount count alone: `where amount >= 5.00`"
                 yield warning("CEP709", message, _place_of(checked, pattern, name), help_line)
@@ -294,15 +294,15 @@ def _hidden_options(pattern: ir.PatternIR) -> Iterator[tuple[str, str]]:
     first, *others = pattern.structure.steps
     if others or pattern.skip.kind is not ir.SkipKind.PAST_LAST or not isinstance(first.node, ir.AlternativeNode):
         return
-    options = [_plain_steps(option) for option in first.node.options]
+    options = [_steps_of_single_events(option) for option in first.node.options]
     for shorter, longer in permutations(options, 2):
         pairs = zip(shorter, longer, strict=False)
         if 0 < len(shorter) < len(longer) and all(a[0] == b[0] and _fits(pattern, b[1], a[1]) for a, b in pairs):
             yield shorter[-1][1], longer[-1][1]
 
 
-def _plain_steps(option: ir.Node) -> list[tuple[ir.Link, str]]:
-    """Return (link, variable) of each step of an option, [] unless each step is a single event without a time."""
+def _steps_of_single_events(option: ir.Node) -> list[tuple[ir.Link, str]]:
+    """Return (link, variable) of each step of one alternative; [] unless each step is a single event without a time."""
     match option:
         case ir.VarNode():
             steps: tuple[ir.Step, ...] = (ir.Step(ir.Link.FOLLOWED_BY, option),)
@@ -310,12 +310,12 @@ def _plain_steps(option: ir.Node) -> list[tuple[ir.Link, str]]:
             steps = option.steps
         case _:
             return []
-    plain = [
+    single_events = [  # only these can be compared step by step
         (ir.Link.FOLLOWED_BY if number == 0 else step.link, step.node.variable)
         for number, step in enumerate(steps)
         if isinstance(step.node, ir.VarNode) and step == ir.Step(step.link, ir.VarNode(step.node.variable))
     ]
-    return plain if len(plain) == len(steps) else []
+    return single_events if len(single_events) == len(steps) else []
 
 
 # Of two findings about one place, the one of the earlier lint comes first.

@@ -127,6 +127,7 @@ class _Lexer:
         self.doc: list[str] = []
 
     def run(self) -> Lexed:
+        """Divide the text into tokens and comments. Report characters that cannot be seen."""
         self._refuse_hidden()
         end = 0
         for text in _PIECES.findall(self.text):
@@ -140,7 +141,7 @@ class _Lexer:
                 continue
             span = Span(self.file, start, end)
             kind = _PLAIN.get(first)
-            if kind is None or self.doc:
+            if kind is None or self.doc:  # its value differs from its text, or a doc comment belongs to it
                 self.take(text, span)
                 continue
             self.tokens.append(Token(kind, text, span, text, self.line, self.first_on_line))
@@ -251,8 +252,8 @@ class _Lexer:
         return duration_ms(number, unit, span, self.collector)
 
 
-def spell(text: str) -> list[str]:
-    """Divide a text into the same tokens as `lex`, each in one normal spelling. Report nothing.
+def normal_tokens(text: str) -> list[str]:
+    """Divide a text into the same tokens as `lex`, each in one normal spelling, to be hashed. Report nothing.
 
     It takes a third of the time of `lex`. A number, a duration or a text begins with its kind, so that a text differs
     from a name. The last token is "".
@@ -260,7 +261,7 @@ def spell(text: str) -> list[str]:
     lexer, nowhere = _Lexer(text, "", Collector()), Span("", 0, 0)
     words: list[str] = []
     for piece in _TOKENS.findall(text):
-        if piece and piece[0] in _PLAIN:
+        if piece and piece[0] in _PLAIN:  # a name or symbol, which has one spelling
             words.append(piece)
         elif piece:
             lexer.take(piece, nowhere)

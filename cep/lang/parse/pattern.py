@@ -103,6 +103,7 @@ def _symbol(cursor: Cursor) -> syntax.NameRef:
 
 
 def _head(cursor: Cursor, parts: _Parts) -> None:
+    """Parse the parameters and the key of a pattern, up to its brace: `(n: int) by card`."""
     if cursor.accept("("):
         cursor.separated(")", lambda: _param(cursor, parts))
         cursor.expect(")", "at the end of the parameters")
@@ -114,7 +115,7 @@ def _head(cursor: Cursor, parts: _Parts) -> None:
     if cursor.at("(", "."):
         help_line = "write the value into a field of its own where the records are made, and name that field here"
         cursor.fail("a key is a field, and is not computed", help_line)
-    if not cursor.at("{"):
+    if not cursor.at("{"):  # report it; the caller reads the brace
         cursor.expect("{", "at the start of the pattern")
 
 
