@@ -319,7 +319,7 @@ class Commits:
         """
         if self.checkpoints is None:  # a job without a folder does not commit
             return
-        self._drain(engine, sources, outlets, None, while_waiting)
+        self._drain(engine, sources, outlets, deadline_s=None, while_waiting=while_waiting)
         if not self._is_in_memory:
             self.finish(wait=True)  # an earlier checkpoint
             self.checkpoint(engine)

@@ -95,7 +95,7 @@ def parse_head(data: bytes) -> Head:
             {name: SinkPosition(*fields_of_sink) for name, fields_of_sink in head["lanes"].items()}
             if "lanes" in head  # the positions of sinks, by name
             # An earlier build had one position for all sinks, and still earlier ones lacked places.
-            else {"": SinkPosition(-1, head["delivery"], head["delivery"], 0, head.get("places", ()))},
+            else {"": SinkPosition(-1, head["delivery"], last=head["delivery"], places=head.get("places", ()))},
             head.get("batch_id", 0),  # an earlier build began to count with each start
             head.get("topic_ids", {}),  # an earlier build stored the names of topics alone
         )

@@ -203,6 +203,7 @@ class Deliveries:
             raise away
 
     def _settle(self, queue: DeliveryQueue) -> None:
+        """Note that the delivery to a sink is over: count its alerts, and forget commits that all sinks have."""
         delivery, settled = queue.settle()
         self._on_step("5")
         for commit, _, _ in settled:

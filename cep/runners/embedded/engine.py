@@ -345,6 +345,7 @@ class Engine:
             share.restore(self.store)
 
     def _restore_progress(self, saved_progress: Mapping[str, Any]) -> None:
+        """Take over the rules, the watermark and the times of a commit or a savepoint. Raises: StateCorruptError."""
         try:
             self._progress = Progress(
                 restore_rulebook(self._rules, saved_progress["rulebook"].encode()),

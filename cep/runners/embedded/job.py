@@ -144,7 +144,7 @@ def stand_by(
         with settings.open(copied / STORE_PART) as store:
             while not (has_lease() or stop.is_set()):
                 with suppress(SourceError):  # the health watch (runners/watch.py) reports that no broker answers
-                    followed(changelog.follow(store, copied / BESIDE))
+                    followed(changelog.follow(store, lists_folder=copied / BESIDE))
                 stop.wait(_FOLLOW_S)
 
 

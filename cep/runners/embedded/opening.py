@@ -173,7 +173,7 @@ def _replay_changelog(settings: StoreSettings, changelog: Changelog | None, work
     if not changelog.is_followed:  # the folder is not a standby's, which has read the changelog into it
         shutil.rmtree(partial, ignore_errors=True)
     with settings.open(partial / STORE_PART) as store:
-        replayed_ms = changelog.replay(store, partial / BESIDE)
+        replayed_ms = changelog.replay(store, lists_folder=partial / BESIDE)
         head = read_head(store)
     if replayed_ms is not None and head is not None:
         shutil.rmtree(working, ignore_errors=True)

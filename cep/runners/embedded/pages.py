@@ -271,6 +271,7 @@ class MatchedPages:
         return np.union1d(touched_slots, np.concatenate(due)) if any(map(len, due)) else touched_slots
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        """Read the pages of these slots as one state of `program`, and count the runs without a rule of it."""
         if self._open is None:
             return self._read_joined(slots, program)
         opened, whole, _ = self._open
@@ -481,6 +482,8 @@ class StoredHistories:
         return histories
 
     def _write_page(self, address: PageAddress, page: Histories, batch: WriteBatch) -> Histories:
+        """Add the new segments and the head of a page to the batch, remove old segments. Return the stored page."""
+
         def put(number: int, data: bytes) -> None:
             batch.put(self._segment_key(address, number), data)
 

@@ -144,7 +144,7 @@ class DeliveryQueue:
         number, last = planned or (None, None)
         if self.delivery is not None:
             number, last = self.delivery.number, self.delivery.last
-        first = self._waiting[0] if self._waiting else Waiting(newest + 1, 0, 0)
+        first = self._waiting[0] if self._waiting else Waiting(newest + 1, size=0, since_ms=0)
         return SinkPosition(first.commit - 1, number, last, first.since_ms, tuple(self.places))
 
     def close(self, *, wait: bool) -> None:

@@ -167,11 +167,11 @@ def replay(
 def _put_states(
     ending: Ending, job: Job, programs: Mapping[KeyDomain, Program], level: int, ended: Mapping[int, list[KeyedState]]
 ) -> Iterator[StoredFile]:
-    for number, states in sorted(ended.items()):
-        program = programs[job.domains[number]]
+    for domain_number, states in sorted(ended.items()):
+        program = programs[job.domains[domain_number]]
         whole = concat_states(states, program.row_registers)
         for group, share in by_group(whole, program, job.groups_count):
-            yield put_state(ending.folder, level, number, group, share)
+            yield put_state(ending.folder, level, domain_number, group, share)
 
 
 def _in_order(
@@ -235,36 +235,37 @@ def _divide_piece(
     shares_count, now_ms = shares_and_clock
     validated = validate_events(job, piece.decode(), now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
-    for number, (domain, batch) in enumerate(zip(job.domains, validated.batches, strict=True)):
+    for domain_number, (domain, batch) in enumerate(zip(job.domains, validated.batches, strict=True)):
         if domain not in columns_read:
             validated.counters["events_without_rule"] += len(batch)
         elif job.dedup_ms > 0:
             # Digests of keys and content, to find repeats; COUNTED, to count an event of several domains once.
             names, columns = (*columns_read[domain], KEYS, CONTENT), batch.columns
-            if number:
-                names, columns = (*names, COUNTED), {**columns, COUNTED: pa.array(is_counted(job, number, batch))}
-            shares.update(_divide_keys(number, names, replace(batch, columns=columns), shares_count))
+            if domain_number:
+                names = (*names, COUNTED)
+                columns = {**columns, COUNTED: pa.array(is_counted(job, domain_number, batch))}
+            shares.update(_divide_keys(domain_number, names, replace(batch, columns=columns), shares_count))
         else:
-            shares.update(_divide_keys(number, columns_read[domain], batch, shares_count))
+            shares.update(_divide_keys(domain_number, columns_read[domain], batch, shares_count))
     return shares, replace(validated, batches=())
 
 
 def _divide_keys(
-    number: int, names: tuple[str, ...], batch: EventBatch, shares_count: int
+    domain_number: int, names: tuple[str, ...], batch: EventBatch, shares_count: int
 ) -> Iterator[tuple[tuple[int, int], EventBatch]]:
     """Divide the events of a key domain, with the columns `names` only, by (domain, share of keys)."""
     if not len(batch):
         return
     lean = replace(batch, columns={name: batch.columns[name] for name in names})
     if shares_count == 1:
-        yield (number, 0), lean
+        yield (domain_number, 0), lean
         return
     share = key_groups(lean.key, shares_count).astype(np.uint16)  # 16 bits: numpy sorts those by counting
     ordered = lean.take(np.argsort(share, kind="stable"))
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(share, minlength=shares_count))]).tolist()
     for index in range(shares_count):
         if bounds[index] < bounds[index + 1]:
-            yield (number, index), slice_batch(ordered, bounds[index], bounds[index + 1])
+            yield (domain_number, index), slice_batch(ordered, bounds[index], bounds[index + 1])
 
 
 def _without_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counters: Counter[str]) -> list[bytes]:
@@ -288,8 +289,8 @@ def _add_produced(
 ) -> None:
     """Add the events that patterns have produced to the events of the source, by the keys of the job."""
     types = job.schema.columns()
-    for number, domain in enumerate(job.domains):
+    for domain_number, domain in enumerate(job.domains):
         if domain in columns_read:
             batch, _ = route(events, domain, types)
-            for share_key, part in _divide_keys(number, columns_read[domain], batch, shares_count):
+            for share_key, part in _divide_keys(domain_number, columns_read[domain], batch, shares_count):
                 shares.setdefault(share_key, []).append(part)

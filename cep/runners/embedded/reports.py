@@ -163,6 +163,7 @@ class JobReports:
                 write_progress(self._folder, commits.batch_id - 1, commits.totals, commits.deliveries.undelivered_count)
 
     def _measure(self) -> None:
+        """Update the gauges of state, memory and waiting alerts."""
         commits, sizes = self._commits, self._commits.store.sizes()
         # Deliveries and failed checkpoints are counted between micro-batches, too.
         self._observed.finished(commits.batch_id - 1, commits.totals)

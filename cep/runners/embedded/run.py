@@ -189,7 +189,7 @@ class Runner:
             if stop.is_set():
                 return False
         self._positions_before = sources.positions()
-        controls = self._poll_controls(0.0)
+        controls = self._poll_controls(wait_s=0.0)
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
         if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:
             chunks += sources.events.poll(pace.records_max - sum(map(len, chunks)), pace.linger_ms / 1_000)

@@ -168,6 +168,7 @@ def _backend_of(restored: Restored, backend: str) -> str:
 
 
 def _newest(folder: Path, into: Path) -> Restored:
+    """Restore the newest checkpoint of a process into a folder. Raises: UsageError, StateError."""
     if live_checkpoint.read_job(folder) is None or not is_embedded(folder):
         raise UsageError(f"{folder} is no checkpoint folder of `cep run`; name the one given with --checkpoint")
     newest = restore(target_of(folder), into) or restore(default_target(folder), into)
@@ -181,6 +182,7 @@ def _newest(folder: Path, into: Path) -> Restored:
 
 
 def _check_together(parts: Sequence[Part], payloads: Sequence[Payload]) -> None:
+    """Check that key groups follow each other and positions are equal. Raises: UsageError."""
     ranges = sorted((part.first, part.end) for part in parts)
     for (_, end), (first, _) in pairwise(ranges):
         if end != first:

@@ -55,6 +55,7 @@ class _Table:
         return self._pairs.nbytes + self._groups.nbytes + self._slots.nbytes
 
     def take(self, pairs: NDArray[np.uint64], groups: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Add new pairs. Return for each NEW, SAME or OTHER: whether its id came before, with the same content."""
         self._make_room(self._count + len(groups))
         verdicts = np.empty(len(groups), np.uint8)
         first = self._count

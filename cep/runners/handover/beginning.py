@@ -143,6 +143,7 @@ def group_beginning(checkpoint: Path, begins: Beginning, job: Job, level: int, g
 
 
 def _checked(begins: Beginning) -> Beginning:
+    """Return the progress if its fields have their types. Raises: ValueError."""
     numbers = (*begins.groups, begins.watermark_ms, begins.first_number, begins.since_ms, begins.gap_ms)
     is_written = (
         isinstance(begins.rulebook, str)

@@ -170,6 +170,7 @@ class _Erasing:
     erased: Erased = field(default_factory=Erased)
 
     def entries(self, group: int, savepoint: Savepoint, work: Path) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a key group without the erased keys."""
         stored = list(entries_of_group(savepoint, group, work))
         for level, programs in enumerate(self.programs):
             group_state = state_of(self.job, level, stored)

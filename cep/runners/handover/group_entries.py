@@ -98,7 +98,7 @@ def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Ite
 def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> GroupState:
     """Build a key group's state from its entries of one level (order in which rules run). Raises: StateFormatError."""
     # A page id has one of these numbers in its upper bits.
-    numbers = {domain_name(domain, level): number for number, domain in enumerate(job.domains)}
+    domain_numbers = {domain_name(domain, level): domain_number for domain_number, domain in enumerate(job.domains)}
     group_state = GroupState()
     for raw, data in entries:
         entry_key = split_key(raw)
@@ -108,19 +108,19 @@ def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> Gr
             if entry_key.name == deadlines_name(level):
                 times_ms = group_state.deadlines if entry_key.namespace == DEADLINES else group_state.expiry_ms
                 times = np.frombuffer(data, _DEADLINE).reshape(len(job.domains), job.pages_count)
-                for number, page in np.argwhere(times != NEVER).tolist():
-                    times_ms[number << PAGE_BITS | page] = int(times[number, page])
-        elif entry_key.name in numbers:
-            number = numbers[entry_key.name]
+                for domain_number, page in np.argwhere(times != NEVER).tolist():
+                    times_ms[domain_number << PAGE_BITS | page] = int(times[domain_number, page])
+        elif entry_key.name in domain_numbers:
+            domain_number = domain_numbers[entry_key.name]
             if entry_key.namespace == PAGES:
-                group_state.pages[number << PAGE_BITS | PAGE.unpack(entry_key.item)[0]] = data
+                group_state.pages[domain_number << PAGE_BITS | PAGE.unpack(entry_key.item)[0]] = data
             elif entry_key.namespace == PAST:
-                group_state.heads[number << PAGE_BITS | PAGE.unpack(entry_key.item)[0]] = data
+                group_state.heads[domain_number << PAGE_BITS | PAGE.unpack(entry_key.item)[0]] = data
             elif entry_key.namespace == SEGMENTS:
                 page, segment = SEGMENT.unpack(entry_key.item)
-                group_state.segments[number << PAGE_BITS | page, segment] = data
+                group_state.segments[domain_number << PAGE_BITS | page, segment] = data
             elif entry_key.namespace == WAITING:
-                group_state.waiting[number] = data
+                group_state.waiting[domain_number] = data
             elif entry_key.namespace == SEEN:
-                group_state.seen[number, BUCKET.unpack(entry_key.item)[0]] = data
+                group_state.seen[domain_number, BUCKET.unpack(entry_key.item)[0]] = data
     return group_state

@@ -81,11 +81,11 @@ class WarmStart:
                 fetch(self.target, file, path, may_link=False)
                 store.put(name, lambda path=path: mapped(path))  # type: ignore[misc]
 
-    def states(self, level: int, number: int, group: int | None = None) -> Iterator[KeyedState]:
-        """Yield the keyed state of a level and a key domain's `number`, verified; of one key group, or of all."""
+    def states(self, level: int, domain_number: int, group: int | None = None) -> Iterator[KeyedState]:
+        """Yield the keyed state of a level and a key domain of `about.job`, verified; of one key group, or of all."""
         with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
             for (of_level, of_number, of_group), file in sorted(self.files.items()):
-                if (of_level, of_number) == (level, number) and group in (None, of_group):
+                if (of_level, of_number) == (level, domain_number) and group in (None, of_group):
                     path = Path(scratch) / "page"
                     fetch(self.target, file, path, may_link=False)
                     yield decode_whole(path.read_bytes())
@@ -118,9 +118,9 @@ def by_group(keyed_state: KeyedState, program: Program, groups_count: int) -> It
     yield from divide(keyed_state, lambda keys: key_groups(keys, groups_count).astype(np.int64), program.row_registers)
 
 
-def put_state(folder: Path, level: int, number: int, group: int, keyed_state: KeyedState) -> StoredFile:
-    """Write the state of one key group at a level, in domain `number`; again replaces it. Raises: StoreError."""
-    return _put(folder, f"{level}-{number}-{group}.state", encode_whole(keyed_state))
+def put_state(folder: Path, level: int, domain_number: int, group: int, keyed_state: KeyedState) -> StoredFile:
+    """Write the state of one key group at a level, in a key domain; again replaces it. Raises: StoreError."""
+    return _put(folder, f"{level}-{domain_number}-{group}.state", encode_whole(keyed_state))
 
 
 def finish(folder: Path, files: Iterable[StoredFile], about: About) -> None:
@@ -181,6 +181,7 @@ def open_warm_start(place: str) -> WarmStart:
 
 
 def _about(data: bytes, place: str) -> About:
+    """Parse the description of a warm start. Raises: StateFormatError, StateCorruptError."""
     try:
         fields = orjson.loads(data)
         if fields["format"] != FORMAT:
@@ -218,10 +219,10 @@ def states_by_domain(
     warm: WarmStart, job: Job, level: int, programs: Mapping[KeyDomain, Program], group: int | None = None
 ) -> Iterator[tuple[int, KeyedState]]:
     """Yield (number of a key domain of the job, its state) at a level. `group`: of the replay's key groups, or all."""
-    for number, domain in enumerate(warm.about.job.domains):
+    for domain_number, domain in enumerate(warm.about.job.domains):
         program = programs.get(domain)
         if program is None:
             continue
-        states = [migrate_state(stored, program)[0] for stored in warm.states(level, number, group)]
+        states = [migrate_state(stored, program)[0] for stored in warm.states(level, domain_number, group)]
         if states:
             yield job.domains.index(domain), concat_states(states, program.row_registers)
