@@ -116,7 +116,7 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
     }
     """
     frame = open_any(events, form)
-    table, paths = _flat(frame.whole())
+    table, paths = _flat(_with_texts_for_mixed(frame.whole()))
     drafted = draft(table, name, has_rows=frame.row is not None, paths=paths)
     csv_signs = {name: sign for name, sign in asdict(form).items() if sign}
     return replace(drafted, forms={**drafted.forms, **csv_signs})
@@ -131,9 +131,7 @@ def draft(
     A label is a field only with `keeps_labels`. `paths` has the columns that are inside other values.
     """
     paths = paths or {}
-    for number, column in enumerate(table.columns):
-        if is_mixed(column.type):
-            table = table.set_column(number, table.column_names[number], texts_for(column, None))
+    table = _with_texts_for_mixed(table)
     _check_texts(table)
     time, forms = _time_of(table)
     id_ = _id_column(table, time)
@@ -192,6 +190,14 @@ def _check_texts(table: pa.Table) -> None:
             table[name].validate(full=True)
         except pa.ArrowInvalid as error:
             raise UsageError(f"the column `{name}` cannot be read: {error}; mend it or leave it out") from error
+
+
+def _with_texts_for_mixed(table: pa.Table) -> pa.Table:
+    """Return the table with texts in place of the columns that have texts and other values."""
+    for number, column in enumerate(table.columns):
+        if is_mixed(column.type):
+            table = table.set_column(number, table.column_names[number], texts_for(column, None))
+    return table
 
 
 def _flat(table: pa.Table) -> tuple[pa.Table, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -327,6 +328,15 @@ def test_names_that_no_field_may_have_are_mapped() -> None:
     assert draft.columns == names
     rules = cep.parse(f"{draft.text}\npattern p by card_id {{ seq p  where p: payment seq_ > 1 and _3d }}")
     assert len(rules.match(table, columns=draft.columns, cores=2)) > 10
+
+
+def test_a_column_of_texts_and_numbers_is_drafted_as_texts_and_matched() -> None:
+    frame = payments().to_pandas().assign(note=[("x", 1)[number % 2] for number in range(240)])
+    draft = cep.describe(frame, "payment")
+    assert re.search(r"^  note +(string|enum\(.*\))$", draft.text, re.MULTILINE), draft.text
+    assert "note" not in draft.columns
+    rules = cep.parse(f'{draft.text}\npattern p by card_id {{ seq p  where p: payment note == "x" }}')
+    assert len(rules.match(frame, columns=draft.columns, cores=1, **draft.forms)) == 120
 
 
 def test_other_times_and_dates_are_drafted_too() -> None:
