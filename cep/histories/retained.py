@@ -47,8 +47,8 @@ def choose_pinned(plan: HistoryPlan, context: Context, watermark_ms: int, events
     for history in plan.histories:
         if not context.windows.has_pinned_events(history):
             continue
-        opens = window_starts_ms(history.expr.window, latest_ms)[table.key]
-        can_decide = kind_of(history).pin_events(context, history, opens)
+        starts_ms = window_starts_ms(history.expr.window, latest_ms)[table.key]
+        can_decide = kind_of(history).pin_events(context, history, starts_ms)
         assert can_decide is not None, "its kind pins events"
         if history.is_sparse and can_decide.sum() > events_max:
             crowded_histories.add(history.identity)

@@ -43,14 +43,14 @@ def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Ta
     return Tallies({history.counted: np.where(is_counted, counts, 0).reshape(-1, 1)})
 
 
-def pin_events(context: Context, history: HistoryColumn, opens: Int64) -> UInt8 | None:
+def pin_events(context: Context, history: HistoryColumn, starts_ms: Int64) -> UInt8 | None:
     """Pin the latest event with each value."""
     if not context.windows.has_carried_value(history):
         return None
     table, pinned = context.table, np.zeros(len(context.table.time), np.uint8)
     segment, order = table.segments((*history.by, history.value))
     rows = order[context.windows.member_mask(history)[order] != 0]
-    kernels.mark_retained(rows, segment, table.time, opens, 1, history.is_first, pinned)
+    kernels.mark_retained(rows, segment, table.time, starts_ms, 1, history.is_first, pinned)
     return pinned
 
 

@@ -24,7 +24,7 @@ def values(context: Context, history: HistoryColumn, windows: EventWindows) -> C
 carry_tallies = carry_nothing  # because the deciding events are pinned
 
 
-def pin_events(context: Context, history: HistoryColumn, opens: Int64) -> UInt8 | None:
+def pin_events(context: Context, history: HistoryColumn, starts_ms: Int64) -> UInt8 | None:
     """Pin each event unless a later event is less (for min) or greater (for max)."""
     if not context.windows.has_carried_value(history):
         return None
@@ -32,7 +32,7 @@ def pin_events(context: Context, history: HistoryColumn, opens: Int64) -> UInt8 
     pinned = np.zeros(len(table.time), np.uint8)
     ordered = sortable(table.columns[history.value, windows.rows], argument_type(history))
     ordered = ordered if history.expr.fn == "min" else ~ordered
-    kernels.mark_least(windows.rows, windows.segment, table.time, opens, ordered, pinned)
+    kernels.mark_least(windows.rows, windows.segment, table.time, starts_ms, ordered, pinned)
     return pinned
 
 

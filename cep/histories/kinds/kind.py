@@ -44,10 +44,10 @@ class Kind(Protocol):
     def carry_tallies(self, context: Context, history: HistoryColumn, clock_ms: int, /) -> Tallies:
         """Return the tallies (running counts and sums) at the clock, with which the next batch of events begins."""
 
-    def pin_events(self, context: Context, history: HistoryColumn, opens: Int64, /) -> UInt8 | None:
+    def pin_events(self, context: Context, history: HistoryColumn, starts_ms: Int64, /) -> UInt8 | None:
         """Return 1 for the rows to pin (to store one by one), because they can decide the value at a later event.
 
-        None: the kind pins no events. Shapes: opens int64[N], how far back the windows of the row's key reach at most.
+        None: the kind pins no events. Shapes: starts_ms int64[N], the earliest time in later windows of the row's key.
         """
 
     def values_with_panes(self, context: Context, history: HistoryColumn, windows: EventWindows, /) -> Column:

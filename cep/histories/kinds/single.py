@@ -30,12 +30,12 @@ def values(context: Context, history: HistoryColumn, windows: EventWindows) -> C
 carry_tallies = carry_nothing  # because the deciding events are pinned
 
 
-def pin_events(context: Context, history: HistoryColumn, opens: Int64) -> UInt8 | None:
+def pin_events(context: Context, history: HistoryColumn, starts_ms: Int64) -> UInt8 | None:
     """Pin the newest or the oldest event; nothing for the `first` of a window."""
     if not history.is_single:
         return None
     windows, pinned = context.windows.windows_of(history), np.zeros(len(context.table.time), np.uint8)
-    kernels.mark_retained(windows.rows, windows.segment, context.table.time, opens, 1, history.is_first, pinned)
+    kernels.mark_retained(windows.rows, windows.segment, context.table.time, starts_ms, 1, history.is_first, pinned)
     return pinned
 
 
