@@ -270,7 +270,8 @@ def _float_lane(machine: _Machine, register: int) -> _FloatLane:
 def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machine, errors: Int64) -> None:
     """Run all instructions on n events from row `lo` on. errors int64[I] counts overflows by instruction.
 
-    An instruction is (opcode, target register t, operands a, b, c). The numbers of opcodes are in groups (opcodes.py).
+    An instruction is (opcode, target register t, operands a, b, c). Opcodes of a group are adjacent (opcodes.py). The
+    lane of a register has its values and null flags for all events.
     """
     ints, floats, nulled = machine.ints, machine.floats, machine.nulls
     for pc in range(code.instructions.shape[0]):

@@ -30,7 +30,7 @@ def accumulate(acc: Int64, bits: int, sign: int) -> None:
         exponent -= int64(1)
     if bits < 0:
         sign = -sign
-    chunk, shift = exponent >> int64(5), exponent & int64(31)
+    chunk, shift = exponent >> int64(5), exponent & int64(31)  # the lowest bit is bit `shift` of acc[chunk]
     low = (mantissa & _MASK) << shift  # below 2^63
     high = ((mantissa >> int64(32)) << shift) + (low >> int64(32))  # below 2^53
     acc[chunk] += sign * (low & _MASK)

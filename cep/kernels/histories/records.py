@@ -70,7 +70,6 @@ class Bands(NamedTuple):
 class ValueRows(NamedTuple):
     """Rows of sub-keys: numbers of values, positions by key, time and value, times, int64[M]; member uint8[M]: 1 if it
     counts, 0 if it only reads.
-
     """
 
     value: Int64

@@ -112,8 +112,8 @@ def _process_deadlines(rule: Rule, events: Events, until: int, events_seen: int,
                 any_open = True
         if due_ms > until or (due_ms >= _FOREVER and not any_open):
             return counts
-        before, live = counts.matches, counts.runs
-        for i in range(1, live):
+        before, runs_before = counts.matches, counts.runs
+        for i in range(1, runs_before):
             if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK or runs[i, y.RUN_EXPIRY] > due_ms:
                 continue
             full = _full_before_report(work, counts)
@@ -130,9 +130,9 @@ def _process_deadlines(rule: Rule, events: Events, until: int, events_seen: int,
 @bare
 def _end_event_windows(rule: Rule, events: Events, row: int, work: Work, counts: Counts) -> Counts:
     """Close the runs whose window, a number of events, ends with the event in `row`; report absences and time-outs."""
-    runs, before, live = work.runs, counts.matches, counts.runs
+    runs, before, runs_before = work.runs, counts.matches, counts.runs
     ordinal, detected_ms = events.columns[y.COLUMN_ORDINAL, row], events.columns[y.COLUMN_TIME, row]
-    for i in range(1, live):
+    for i in range(1, runs_before):
         has_ended = ordinal - runs[i, y.RUN_START_ORDINAL] >= rule.words[y.R_WITHIN_EVENTS]
         if not has_ended or runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:  # closed, or a match
             continue
@@ -152,7 +152,7 @@ def _offer_to_all(
 ) -> tuple[Counts, bool]:
     """Offer an event to the start run and to every open run. Return the counts, and True if a run may have closed."""
     runs, time = work.runs, events.columns[y.COLUMN_TIME, row]
-    before, live, new = counts.matches, counts.runs, row - events.first_row
+    before, runs_before, new = counts.matches, counts.runs, row - events.first_row
     # Row 0 is the start run, which has taken no event.
     first = 0 if time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS] else 1
     deadlines_matter = rule.words[y.R_DEADLINES_MATTER] != 0
@@ -160,13 +160,13 @@ def _offer_to_all(
     earliest_ordinal = events.columns[y.COLUMN_ORDINAL, row] - rule.words[y.R_WITHIN_EVENTS]
     # With many runs, skip the runs whose NFA state has no condition that the event satisfies. Each 64th event goes to
     # all of them, which drops expired runs.
-    skips_states = live > _FEW_RUNS and new & 63 != 0 and not deadlines_matter and rule.words[y.R_REACTS_TO_ALL] == 0
-    concerned_states = find_concerned_states(rule, events.bitmaps, new) if skips_states else int64(-1)
-    for i in range(first, live):
+    skips = runs_before > _FEW_RUNS and new & 63 != 0 and not deadlines_matter and rule.words[y.R_REACTS_TO_ALL] == 0
+    concerned_states = find_concerned_states(rule, events.bitmaps, new) if skips else int64(-1)
+    for i in range(first, runs_before):
         if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:  # closed, or a match that is held back
             continue
         nfa_state = min(int64(62), runs[i, y.RUN_STATE] - rule.words[y.R_START_STATE])  # one bit for all later ones
-        if i > 0 and skips_states and (concerned_states >> nfa_state) & 1 == 0:
+        if i > 0 and skips and (concerned_states >> nfa_state) & 1 == 0:
             continue
         if i > 0 and (runs[i, y.RUN_EXPIRY] <= time or runs[i, y.RUN_START_ORDINAL] <= earliest_ordinal):
             runs[i, y.RUN_WAITS] = 0
@@ -228,12 +228,12 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
             counts = _end_event_windows(rule, events, row, work, counts)
         if counts.full != y.NOT_FULL:
             return counts
-    before, live = counts.matches, counts.runs
+    before, runs_before = counts.matches, counts.runs
     counts, may_have_closed = _offer_to_all(rule, events, row, work, counts, scratch.stack)
     if counts.full != y.NOT_FULL:  # the work on the key starts again with a larger array
         return counts
-    if rule.words[y.R_MERGES] != 0 and counts.runs > live:  # new runs with the same future as another become one
-        counts = merge_runs(rule.words, work, live, counts, scratch.stack)
+    if rule.words[y.R_MERGES] != 0 and counts.runs > runs_before:  # new runs with the same future as another become one
+        counts = merge_runs(rule.words, work, runs_before, counts, scratch.stack)
         may_have_closed = True
         if counts.full != y.NOT_FULL:
             return counts

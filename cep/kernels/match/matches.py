@@ -12,6 +12,8 @@ from cep.kernels.layout import Int32, Int64, UInt64, int64
 from cep.kernels.records import Counts, Events, Rule, Work
 from cep.kernels.siphash import begin, finish, take_word
 
+_MATCHES, _WAITING_RUNS = False, True  # the kinds of rows that are sorted
+
 
 @bare
 def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int, kind: int, detected_ms: int) -> None:
@@ -242,7 +244,7 @@ def choose_matches(rule: Rule, work: Work, first: int, count: int, runs_count: i
         if matches[m, y.MATCH_KIND] == y.KIND_TIMEOUT:
             _swap(matches, end, m)
             end += 1
-    _sort(rule, work.nodes, matches, False, end, count)
+    _sort(rule, work.nodes, matches, _MATCHES, end, count)
     resume_row = int64(-1)
     for m in range(end, count):
         if matches[m, y.MATCH_START_ROW] >= resume_row:
@@ -272,7 +274,7 @@ def emit_in_order(rule: Rule, events: Events, detected_ms: int, work: Work, coun
                 earliest = min(earliest, runs[i, y.RUN_START_ROW])
             _swap(runs, first, i)
             first += 1
-    _sort(rule, work.nodes, runs, True, first, counts.runs)
+    _sort(rule, work.nodes, runs, _WAITING_RUNS, first, counts.runs)
     resume_row = int64(-1)
     for best in range(first, counts.runs):
         if runs[best, y.RUN_START_ROW] < resume_row:

@@ -78,15 +78,15 @@ def _find_or_add_in_table(words: Int64, work: Work, i: int, table: Int64, size: 
 
 
 @bare
-def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64) -> Counts:
-    """Join each new run, in rows [live, counts.runs), to the first row with the same future.
+def merge_runs(words: Int64, work: Work, first_new: int, counts: Counts, table: Int64) -> Counts:
+    """Join each new run, in rows [first_new, counts.runs), to the first row with the same future.
 
     Both bindings meet in a new node, and the joined run loses its waits: it is dropped later. table int64[*, 3] is
     scratch (the matcher's stack, so FULL_STACK if it is too short): its first column becomes a hash table of rows,
     unless there are few new runs. `words` are the rule's. Cost: O(runs).
     """
     runs, nodes, node_count = work.runs, work.nodes, counts.nodes
-    few = counts.runs - live <= _FEW_RUNS
+    few = counts.runs - first_new <= _FEW_RUNS
     size = 2
     while not few and size < 2 * counts.runs:
         size *= 2
@@ -94,11 +94,11 @@ def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64
         return Counts(counts.runs, node_count, counts.matches, y.FULL_STACK)
     for slot in range(size):
         table[slot, 0] = 0
-    for i in range(live if few else 1, counts.runs):
+    for i in range(first_new if few else 1, counts.runs):
         if runs[i, y.RUN_WAITS] == 0:
             continue
         other = _first_with_same_future(words, runs, i) if few else _find_or_add_in_table(words, work, i, table, size)
-        if other == 0 or i < live:
+        if other == 0 or i < first_new:
             continue
         if node_count >= nodes.shape[0]:
             return Counts(counts.runs, node_count, counts.matches, y.FULL_NODES)

@@ -172,6 +172,7 @@ def find_concerned_states(rule: Rule, bitmaps: UInt64, event_index: int) -> int:
         nfa_state = states + number * y.STATE_WIDTH
         concerned = False
         for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+            # A wait for an absence takes no event; its guards see it.
             predicate = image[wait + y.W_PREDICATE]  # a condition on one event, -1 for any event
             if image[wait + y.W_KIND] != y.WAIT_ABSENCE and (predicate < 0 or bit(bitmaps, predicate, event_index)):
                 concerned = True

@@ -335,15 +335,15 @@ def _find_key_starts(words: Int64, starts: SharedStarts, key: int, runs: Int64, 
     processed. Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
     """
     first = unprocessed = last = int64(0)
-    head = int64(1)
+    first_run = int64(1)
     if words[y.R_SHARES] != 0:
         first = first_at(starts.keys, int64(0), int64(starts.keys.shape[0]), key)
         last = first_at(starts.keys, first, int64(starts.keys.shape[0]), key + 1)
         unprocessed = first
         if end > 1 and runs[1, y.RUN_STATE] == words[y.R_START_STATE]:
             unprocessed = first_at(starts.rows, unprocessed, last, runs[1, y.RUN_START_ROW] + 1)
-            head = int64(2)
-    return _KeyStarts(first, unprocessed, last), head
+            first_run = int64(2)
+    return _KeyStarts(first, unprocessed, last), first_run
 
 
 @bare

@@ -179,7 +179,7 @@ def _drop_unused(
             is_new_union = row < 0 and state_or_other >= first
             nodes[to, y.NODE_STATE] = marks[state_or_other] if is_new_union else state_or_other
             nodes[to, y.NODE_PREVIOUS] = marks[previous] if previous >= first else previous
-            marks[k] = to
+            marks[k] = to  # the node's new number
             to += 1
     for i in range(head, counts.runs):
         if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_NODE] >= first:

@@ -55,7 +55,7 @@ def _next_rule(
         relevant = program.relevance[program.relevance_first[number] : program.relevance_first[number + 1]]
         queued = queue_rows(events.bitmaps, relevant, events.first_row, new_count, scratch.queue)
         if queued > 0 or runs.bounds[number] < runs.bounds[number + 1]:
-            if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:
+            if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:  # the rule has not been started
                 cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
                 for c in range(y.COUNTERS):
                     cursor[y.CURSOR_COUNTED + c] = work.counters[c]

@@ -256,7 +256,7 @@ def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, u
     absence without a window is certain then; other waits without a window stay open. FOREVER + 1, for a window that
     ends by its number of events, closes all waits.
     """
-    image = rule.image
+    image = rule.image  # the compiled rules
     nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
     absent, ran_out = False, False
     mask = _ONE

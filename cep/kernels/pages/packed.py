@@ -40,7 +40,7 @@ def order_rows(part: Int64, run_key: Int32, event_key: Int32, nodes: Int64, orde
     for i in range(run_key.shape[0]):
         bounds[RUNS, part[run_key[i]] + 1] += 1
     for i in range(nodes.shape[0]):
-        bounds[NODES, part[event_key[_row_of(nodes, i)]] + 1] += 1
+        bounds[NODES, part[event_key[_row_of(nodes, i)]] + 1] += 1  # a node belongs to the key of its event
     for i in range(event_key.shape[0]):
         bounds[EVENTS, part[event_key[i]] + 1] += 1
     most = 1

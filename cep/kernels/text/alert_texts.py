@@ -48,8 +48,8 @@ def digest_texts(
     """Write for each of M matches the text whose hash becomes the alert's id: head, key and ids of the events.
 
     A head names the kind of alert, rule and version; key and ids follow their lengths in bytes. Shapes: head_of
-    int64[M] and key_of int32[M] choose among heads and keys. The events of match number r are bounds[r] to bounds[r +
-    1] of ids, and rows int64[M] are the matches. Returns all texts as uint8[T], and their ends int64[M].
+    int64[M] and key_of int32[M] choose among heads and keys; rows int64[M] are numbers of matches. The events of match
+    number r are bounds[r] to bounds[r + 1] of ids. Returns all texts as uint8[T], and their ends int64[M].
     """
     ends = np.empty(rows.shape[0], np.int64)
     total = 0

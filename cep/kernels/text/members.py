@@ -280,7 +280,7 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
     ends[0] = 0
     for i in range(offsets.shape[0] - 1):
         lo, hi = offsets[i], offsets[i + 1]
-        slash, length = hi, int64(-1)
+        slash, length = hi, int64(-1)  # of a single address
         for k in range(lo, hi):
             if data[k] == _SLASH:
                 slash = k
