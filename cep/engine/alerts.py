@@ -111,7 +111,7 @@ def list_origins(offsets: Int32, names: pa.Array, inner_origins: pa.Array) -> tu
     for mark, escaped in reversed(_ESCAPED):
         ids = pc.replace_substring(ids, escaped, mark)
     columns: Sequence[pa.Array] = [
-        pa.array((event - offsets[alert]).astype(np.int32)),  # place
+        pa.array((event - offsets[alert]).astype(np.int32)),  # place: the index of the bound event in its alert
         pc.add(pc.count_substring(variables, _LEVEL_MARK).cast(pa.int32()), pa.scalar(1, pa.int32())),  # level
         variables.cast(pa.string()),
         ids.cast(pa.string()),
@@ -307,10 +307,10 @@ def _common_of(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
         for rule, (_, kind) in zip(rules, parts, strict=True)
     ]
     return _Common(
-        pa.RecordBatch.from_arrays(arrays, list(columns)),
-        text_buffers(pa.array(digest_heads, TEXT)),
-        text_buffers(pa.array([name for rule, _ in parts for name in rule.variables], TEXT)),
-        np.cumsum([0, *(len(rule.variables) for rule, _ in parts)]),
+        columns=pa.RecordBatch.from_arrays(arrays, list(columns)),
+        digest_heads=text_buffers(pa.array(digest_heads, TEXT)),
+        variables=text_buffers(pa.array([name for rule, _ in parts for name in rule.variables], TEXT)),
+        first_variable=np.cumsum([0, *(len(rule.variables) for rule, _ in parts)]),
     )
 
 

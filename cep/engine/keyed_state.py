@@ -141,20 +141,20 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
     events = [s.events for s in states]
     order = np.lexsort((np.arange(len(run_key)), run_key, run_rule))
     return KeyedState(
-        states[0].layout,
-        pa.concat_arrays([s.keys for s in states]),
-        runs[order],
-        run_rule[order],
-        run_key[order],
-        nodes,
-        RetainedEvents(
-            np.concatenate([e.key + before for e, before in zip(events, keys_before, strict=True)]),
-            pa.concat_arrays([e.event_id for e in events]),
-            np.concatenate([e.event_type for e in events]),
-            np.concatenate([e.time_ms for e in events]),
-            {name: pa.concat_arrays([e.columns[name] for e in events]) for name in events[0].columns},
+        layout=states[0].layout,
+        keys=pa.concat_arrays([s.keys for s in states]),
+        runs=runs[order],
+        run_rule=run_rule[order],
+        run_key=run_key[order],
+        nodes=nodes,
+        events=RetainedEvents(
+            key=np.concatenate([e.key + before for e, before in zip(events, keys_before, strict=True)]),
+            event_id=pa.concat_arrays([e.event_id for e in events]),
+            event_type=np.concatenate([e.event_type for e in events]),
+            time_ms=np.concatenate([e.time_ms for e in events]),
+            columns={name: pa.concat_arrays([e.columns[name] for e in events]) for name in events[0].columns},
         ),
-        concat_histories([(-1, s.histories) for s in states]),  # -1: of no stored page any more
+        histories=concat_histories([(-1, s.histories) for s in states]),  # -1: of no stored page any more
     )
 
 
@@ -211,13 +211,13 @@ def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarr
     nodes = keyed_state.nodes[order.nodes]
     renumber_pointers(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
     return KeyedState(
-        keyed_state.layout,
-        keyed_state.keys.take(pa.array(order.keys)),
-        runs,
-        run_rule,
-        order.key_place[keyed_state.run_key[run_order]].astype(np.int32),
-        nodes,
-        keyed_state.events.take(order.events, order.key_place),
+        layout=keyed_state.layout,
+        keys=keyed_state.keys.take(pa.array(order.keys)),
+        runs=runs,
+        run_rule=run_rule,
+        run_key=order.key_place[keyed_state.run_key[run_order]].astype(np.int32),
+        nodes=nodes,
+        events=keyed_state.events.take(order.events, order.key_place),
     )
 
 

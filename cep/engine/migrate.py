@@ -160,11 +160,11 @@ def _changed_rules(layout: Layout, program: Program) -> dict[int, Registers]:
         return _CHANGES[programs]
     slots = program.rules.slots
     changes = {}
-    for slot, (identity, _, _) in enumerate(layout.rules):
+    for number, (identity, _, _) in enumerate(layout.rules):
         rule = program.rules[slots[identity]] if identity in slots else None
         registers = None if rule is None else changed_registers(rule.deployed.pattern, program.schema)
         if registers is not None:
-            changes[slot] = registers
+            changes[number] = registers
     _CHANGES[programs] = changes
     while len(_CHANGES) > _PROGRAMS_CACHED:
         _CHANGES.popitem(last=False)

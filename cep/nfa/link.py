@@ -275,7 +275,7 @@ def _described(
 def _rows(rule_rows: Int64, joined: JoinedPieces, image: Image, rules: Sequence[DeployedRule]) -> Int64:
     """Fill the table of rules for the kernels: int64[rules, RULE_WIDTH]. Offsets of a rule become offsets in the image.
 
-    A rule processes events in [from, until). From `starts_until` on, its next version begins the matches.
+    A rule processes events in [from, until). From `starts_until` on, it begins no match.
     """
     rows = rule_rows[:, : y.RULE_WIDTH].copy()
     rows[:, y.R_NUMBER] = np.arange(len(rows))
