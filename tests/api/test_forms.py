@@ -335,8 +335,9 @@ def test_a_column_of_texts_and_numbers_is_drafted_as_texts_and_matched() -> None
     draft = cep.describe(frame, "payment")
     assert re.search(r"^  note +(string|enum\(.*\))$", draft.text, re.MULTILINE), draft.text
     assert "note" not in draft.columns
+    forms: dict[str, Any] = {**draft.forms}
     rules = cep.parse(f'{draft.text}\npattern p by card_id {{ seq p  where p: payment note == "x" }}')
-    assert len(rules.match(frame, columns=draft.columns, cores=1, **draft.forms)) == 120
+    assert len(rules.match(frame, columns=draft.columns, cores=1, **forms)) == 120
 
 
 def test_other_times_and_dates_are_drafted_too() -> None:
