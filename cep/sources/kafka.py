@@ -409,7 +409,7 @@ def _batches(
             if batch.num_rows:
                 yield batch
         for notice in notices:
-            ended_at, text = _heed(consumer, settings, offset_range, reached, notice)
+            ended_at, text = _handle_notice(consumer, settings, offset_range, reached, notice)
             reached, last_error = max(reached, ended_at), text or last_error
         if reached > position:
             position = reached
@@ -448,7 +448,7 @@ def _record_batch(
     )
 
 
-def _heed(
+def _handle_notice(
     consumer: Consumer, settings: KafkaSettings, offset_range: OffsetRange, position: int, notice: Message
 ) -> tuple[int, str]:
     """Handle an error or the end of a partition that the client returns in place of a record. Return the offset of the
