@@ -188,18 +188,19 @@ class HistoryWindow:
 class History:
     """A function of past events of the key, such as `count(payment over 1 h)`, at the time of the event under test.
 
-    A CurrentField in `argument` and `where` is a field of the past event. `by`: only events with the same values of
-    these fields as the event under test; none if one of them is null there. `window` None is the whole past: `last` and
-    `exists` then leave out the event under test. `last` has the field as its argument. `first_seen` has no event type
-    (""): it reads all types that have the field. It is the time since the key first had the value that `by` has in the
-    event under test; 0 if no earlier event had it. Without events count, distinct and sum are 0, exists is false, the
-    others are null. Nulls are left out.
+    argument, where: a CurrentField in them is a field of the past event. Null arguments are left out.
+    by: only events with the same values of these fields as the event under test; none if one of them is null there.
+    window: None is the whole past; `last` and `exists` then leave out the event under test.
+    percent: of percentile, 1 to 100.
+
+    Without events count, distinct and sum are 0, exists is false, the others are null. `first_seen` is the time since
+    the key first had the value that `by` has in the event under test; 0 if no earlier event had it. It has no event
+    type (""), because it reads all types that have the field.
 
     Types: count, distinct INT; sum, min, max, last the type of the argument; avg, stddev, median, percentile FLOAT (the
-    nearest rank); exists BOOL; first_seen DURATION. `percent` belongs to percentile, 1 to 100. `approx_distinct` and
-    `approx_percentile` are approximate: their windows begin with a whole pane (partial aggregate of one time slice).
-    `avg_rest` is the rounding error of `avg`. No pattern can write it: the compiler uses it, so that comparisons with
-    an average are exact.
+    nearest rank); exists BOOL; first_seen DURATION. `approx_distinct` and `approx_percentile` are approximate: their
+    windows begin with a whole pane (partial aggregate of one time slice). `avg_rest` is the rounding error of `avg`. No
+    pattern can write it: the compiler uses it, so that comparisons with an average are exact.
     """
 
     fn: HistoryFn

@@ -144,7 +144,7 @@ def with_completeness(
     complete_ms = [domain_ms]  # then a time for each history
     for need in needs:
         since_ms = min(from_ms, _retained_since(need, needs_since, domain_ms, schema))
-        has_gap = since_ms > TIME_MS_MIN  # then its first pane is partial
+        has_gap = since_ms > TIME_MS_MIN  # then its first pane (partial aggregate of a time slice) is incomplete
         complete_ms.append(since_ms + need.pane_ms * has_gap)
     unfolded_ms = [min(from_ms, unfolded_since.get(n.identity, from_ms)) if n.folds else TIME_MS_MIN for n in needs]
     return replace(rule, complete_ms=_or_none(complete_ms), unfolded_ms=_or_none(unfolded_ms))
@@ -225,6 +225,7 @@ class _Gaps:
         event. None: the time of the job's first event.
         """
         pattern, match_ms = rule.pattern, match_reach_ms(rule.pattern)
+        # The first time is for all events of the key, then one for each history; none: complete since the first event.
         _, *history_times = rule.complete_ms or (TIME_MS_MIN,) * (1 + sum(1 for _ in histories(pattern)))
         gaps = [ProducerGap(_finite_reach(match_ms), since_ms=None), ProducerGap(match_ms, since_ms=rule.from_ms)]
         for history, since_ms in zip(histories(pattern), history_times, strict=True):

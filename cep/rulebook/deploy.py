@@ -215,9 +215,9 @@ class JoinedTypes:
         if type_.protected and not column.protected and _may_be_protected(name, column):
             column = self._columns[name] = type_  # `pan` or `sensitive` in one text: in the whole job
         joined.required[name] += not declared.type.nullable
-        is_covered = bool(column.protected) and _may_be_protected(name, type_)
-        if type_ != column and not is_covered:
-            return
+        reads_token = bool(column.protected) and _may_be_protected(name, type_)  # instead of the declared type
+        if type_ != column and not reads_token:
+            return  # the rule will be refused
         if type_.kind is Kind.ID:
             if joined.id_field not in (None, name):  # an event has one id
                 return

@@ -63,7 +63,7 @@ _IMPORT = re.compile(r'\bimport\b[^"]*"((?:[^"\\]|\\.)*)"')
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     """Read all rule files (`*.toml`) of a folder.
 
-    Returns: the valid records, the oldest versions first (lock.py), and `file: $.path: message` of each problem.
+    Returns: the valid records, in the order of rules.lock, and `file: $.path: message` of each problem.
     """
     records: list[UpsertRecord] = []
     problems: list[str] = []

@@ -74,7 +74,7 @@ def hash_of(record: Signable) -> str:
     if isinstance(record, SnoozeRecord):
         facts.append(record.until)
     elif isinstance(record, ListRecord):
-        # A build before `whole` gave the parts of one change nothing in common but their number: leave out the entries.
+        # Several parts without `whole`, as from an earlier build, have only this in common: leave out their entries.
         facts += [record.change, record.parts, record.entries if record.parts == 1 else None]
     return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()
 
@@ -275,10 +275,13 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------ changes
 
     def take(self, record: Signable, *, is_applied: bool = True, signers_version: int | None = None) -> None:
-        """Add a record that the rulebook has applied, or that waits, to the last versions of its rule or list."""
+        """Add a record that the rulebook has applied, or that waits (as a part of a list), to the last versions.
+
+        `signers_version` is the version of the signers file with which its signatures are valid; None without signers.
+        """
         name = self._known(chain_of(record))
         chain = self._chains.get(name, Chain(()))
-        is_shadow, is_signed = _is_shadow(record), signers_version is not None  # by this version of the signers file
+        is_shadow, is_signed = _is_shadow(record), signers_version is not None
         same = [entry for entry in chain.entries if entry.version == record.version]
         # An earlier build wrote entries without a hash, one for the live and one for the shadow version of a number.
         if not any(entry.hash or entry.is_shadow == is_shadow for entry in same):

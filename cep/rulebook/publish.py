@@ -135,7 +135,7 @@ def approval_problem(record: UpsertRecord) -> str | None:
 def accepted_records(
     status: Mapping[str, Any] | None, records: Iterable[ControlRecord]
 ) -> tuple[list[ControlRecord], Ledger]:
-    """Return the records of a control topic that a job with this status report accepts, and the last versions after."""
+    """Return the records of a control topic that a job with this status report accepts, and its last versions then."""
     known_status = status or {}
     ledger = Ledger.from_json(known_status.get("taken", {}))
     for rule_id, version in known_status.get("last_versions", {}).items():
@@ -215,8 +215,8 @@ def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
 def rules_without_level(
     rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema
 ) -> dict[str, str]:
-    """Predict which rules the job refuses: it has no level for them after the rules whose events they read."""
-    if status is None or status.get("places") is None:
+    """Predict which rules the job refuses, and why: no level is left for them after the rules that feed them."""
+    if status is None or status.get("places") is None:  # the bounds of the levels of new rules
         return {}
     bounds, levels_count = LevelBounds.from_json(status["places"]), status["levels_count"]
     refused: dict[str, str] = {}
@@ -336,9 +336,8 @@ def superseded_keys(keyed_records: Iterable[tuple[bytes, ControlRecord]], now_ms
         for _, record in same_list:
             one = first.setdefault(record.version, record)
             is_begun = record.effective_ms is None or record.effective_ms <= now_ms
-            if (
-                record.change == "replace" and is_begun and record.whole == one.whole
-            ):  # equal hashes: parts of one change
+            is_same = record.whole == one.whole  # the hash of all parts of a change
+            if record.change == "replace" and is_begun and is_same:
                 parts.setdefault(record.version, set()).add(record.part)
         complete = [version for version, numbers in parts.items() if len(numbers) == first[version].parts]
         keys += [key for key, record in same_list if record.version < max(complete, default=0)]

@@ -311,9 +311,8 @@ class Rulebook:
         """
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
-        unverified = (
-            None if is_given or self.trust is None else self._unverified(record, self.trust.after(last_event_ms))
-        )
+        trust = None if is_given or self.trust is None else self.trust.after(last_event_ms)  # keys expire in event time
+        unverified = None if trust is None else self._unverified(record, trust)
         outcome = unverified or self.ledger.outcome(record) or self._outcome(record, last_event_ms)
         if outcome.kind in ("applied", "waiting"):
             signers_version = None if self.trust is None else self.trust.version
@@ -325,7 +324,7 @@ class Rulebook:
             self._deployed = None
             is_version = isinstance(record, UpsertRecord | RollbackRecord)
             if is_version and self.levels_count is not None and outcome.from_ms == TIME_MS_MIN:
-                self.assign_levels(self.levels_count)  # of all rules again: none has runs yet, which bind a level
+                self.assign_levels(self.levels_count)  # to all rules again, because none has runs yet
         elif outcome.kind == "refused":
             self.ledger.refuse(record, outcome)
         return outcome
@@ -373,7 +372,10 @@ class Rulebook:
         return count
 
     def _outcome(self, record: Any, last_event_ms: int | None) -> Outcome:
-        """Apply a list, snooze or rule change that counts. It starts after the last matched event, `last_event_ms`."""
+        """Apply a list, snooze or rule change whose signatures and order have been checked.
+
+        It starts after the last event that has been matched, at `last_event_ms`; None: no event has been matched yet.
+        """
         if isinstance(record, ListRecord):
             stored_entries = self.lists.store.get
             patterns = [rule.pattern for rule in self.deployed()]
@@ -383,7 +385,7 @@ class Rulebook:
         from_ms, late_ms = start_of(record.effective_ms, last_event_ms)
         if isinstance(record, SnoozeRecord):
             patterns = [rule.pattern for rule in self.deployed() if rule.rule_id == record.id]
-            refusal = raw_key(record, patterns, self.schema)  # of a key whose value is raw
+            refusal = raw_key(record, patterns, self.schema)  # the snoozed key shows a raw value
             outcome = refusal or self.ledger.not_newer(record) or self.snoozes.apply(record, from_ms)
         else:
             outcome = self.ledger.not_newer(record) or self._change_rule(record, from_ms, last_event_ms is not None)
@@ -395,7 +397,7 @@ class Rulebook:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         versions = self.rules.get(record.id, RuleVersions())
         if isinstance(record, PauseRecord | ResumeRecord):
-            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # at first, many come at once
+            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # a job begins with all past ones
             if len(versions.pauses) >= limit:
                 return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit")
             pauses = with_pause_change(versions.pauses, from_ms, is_paused=isinstance(record, PauseRecord))
@@ -436,11 +438,8 @@ class Rulebook:
                 if has_matched:  # events before the rule may not be stored
                     entry, note = self._with_completeness(entry, from_ms)
         drops_runs = entry is None or entry.record.on_update == "restart"
-        earlier, change = (
-            versions.shadow if is_shadow else versions.live,
-            Change(record.version, from_ms, drops_runs, entry),
-        )
-        changes = without_overtaken((*earlier, change))
+        change = Change(record.version, from_ms, drops_runs, entry)
+        changes = without_overtaken((*(versions.shadow if is_shadow else versions.live), change))
         if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:  # take over its open runs
             entry, note = self._with_carried_runs(changes[-2].entry, entry, note)
             changes = (*changes[:-1], replace(changes[-1], entry=entry))
@@ -471,9 +470,8 @@ class Rulebook:
             needed = levels_needed(rules)
             if needed > self.levels_count:
                 return _too_deep(self.levels_count, needed)
-            return replace(
-                rule, level=levels_before_matches(rules, self.schema, self.levels_count)[-1]
-            )  # of the new one
+            *_, new_level = levels_before_matches(rules, self.schema, self.levels_count)
+            return replace(rule, level=new_level)
         level = level_among(rule, self.level_bounds, self.schema, self.levels_count)
         return level if isinstance(level, str) else replace(rule, level=level)
 

@@ -163,7 +163,7 @@ def rulebook_from_bytes(
 
 def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes]) -> Change:
     """Restore one change of a rule; a version that does not compile any more becomes a refusal."""
-    version, from_ms, drops_runs, entry, *final_times = saved  # of its end, if the watermark has passed it
+    version, from_ms, drops_runs, entry, *final_times = saved  # of its end, if that is final
     if entry is None:  # a retirement
         return Change(version, from_ms, drops_runs, None, *final_times)
     digest, epoch, carries, *times = entry  # `carries`: the version whose open runs it takes over
@@ -191,7 +191,7 @@ def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
     for name, rule in index["rules"].items():
         live = rule["versions"][0]
         taken[name] = [{**entry, "is_shadow": entry["version"] > live} for entry in taken.get(name, ())]
-    ledger = Ledger.from_json({name: chain for name, chain in taken.items() if chain})
+    ledger = Ledger.from_json({name: chain for name, chain in taken.items() if chain})  # last versions of all kinds
     for name, rule in index["rules"].items():
         live, shadow, pause = rule["versions"]
         ledger.take_saved_version(name, live)

@@ -89,9 +89,9 @@ class _Signer(_Strict):
     key: Annotated[str, Field(pattern=r"^ed25519:[0-9a-f]{64}$")]
     may: Annotated[list[Literal["author", "approve"]], Field(min_length=1, max_length=2)]
     rules: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] = ["*"]
-    groups: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] | None = None
-    produces: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] | None = None
-    events: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] = ["*"]
+    groups: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] | None = None  # exclusive groups that rules may join
+    produces: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] | None = None  # event types; None: as `rules`
+    events: Annotated[list[_Text], Field(max_length=SIGNERS_MAX)] = ["*"]  # event types that rules may read
     priority_min: Annotated[int, Field(ge=0, le=RULE_PRIORITY_MAX)] = 0
     expires: date | None = None
     only: (  # hashes of the records for which a withdrawn key still counts

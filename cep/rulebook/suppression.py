@@ -168,10 +168,11 @@ def _exclude_and_suppress(
             reasons[row] = EXCLUDED
             continue
         fired_groups.add(group_event)
-        last_ms, for_ms, last_rank, last_value = fired.get(rule_key) or memory.get(rule_key, (0, 0, 0, NO_MEASURE))
+        last_alert = fired.get(rule_key) or memory.get(rule_key, (0, 0, 0, NO_MEASURE))
+        last_ms, last_suppress_ms, last_rank, last_value = last_alert
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
-        is_suppressed = time_ms < last_ms + min(suppress_ms, for_ms)  # `suppress` of this version and the last alert's
+        is_suppressed = time_ms < last_ms + min(suppress_ms, last_suppress_ms)
         if is_suppressed and rank <= last_rank and value <= last_value:
             reasons[row] = SUPPRESSED
         elif suppress_ms:

@@ -119,12 +119,12 @@ def without_overtaken(changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(reversed(remaining))
 
 
-def shadows_not_ended(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...]:
+def shadows_not_ended(shadows: Iterable[Change], live_change: Change) -> tuple[Change, ...]:
     """Leave out the shadow versions that a live change ends before they start: older ones that start no sooner.
 
     They go when the change comes. The change may be forgotten before they would start: nothing of a retirement goes on.
     """
-    return tuple(c for c in shadows if c.version > ender.version or c.from_ms < ender.from_ms)
+    return tuple(c for c in shadows if c.version > live_change.version or c.from_ms < live_change.from_ms)
 
 
 def timed_rules(changes: Sequence[Change], live: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
@@ -164,8 +164,8 @@ def inherited_runs(changes: Sequence[Change]) -> Iterator[tuple[int, RunsReport]
             yield after.version, runs_of_before(before.version, after.entry.record.on_update, carries=carries)
 
 
-def _is_overtaken(ender: Change, later: Sequence[Change]) -> bool:
-    return any(change.version > ender.version and change.from_ms <= ender.from_ms for change in later)
+def _is_overtaken(live_change: Change, later: Sequence[Change]) -> bool:
+    return any(change.version > live_change.version and change.from_ms <= live_change.from_ms for change in later)
 
 
 def parts(rule: DeployedRule, pauses: Spans) -> Iterator[DeployedRule]:

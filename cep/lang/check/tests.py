@@ -227,14 +227,12 @@ class _TestChecker:
                 key_values[part.name] = slot_of(part.value, types[part.name], subject, self.collector)
         return key_values
 
-    def _from_label(
-        self, key: syntax.ScriptedKeySyntax, name: str, value_type: Type, fields_count: int
-    ) -> ir.Const | None:
+    def _from_label(self, key: syntax.ScriptedKeySyntax, name: str, value_type: Type, key_size: int) -> ir.Const | None:
         """Derive a key field's value from the label, such as `alice` in `alice: 20s payment`. None after a report."""
         label = _label_text(key.label)
         if value_type.is_text:
-            return ir.Const(label if fields_count == 1 else f"{label}.{name}", value_type)
-        if fields_count == 1:
+            return ir.Const(label if key_size == 1 else f"{label}.{name}", value_type)
+        if key_size == 1:
             quiet = Collector()
             const = slot_of(_as_value(key.label), value_type, "", quiet)
             if const is not None:

@@ -67,9 +67,8 @@ class _Event:
         self.pieces = pieces
         position = 0
         while pieces[position].token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
-            position += (
-                1 if pieces[position].token.kind is TokenKind.DURATION else 2
-            )  # `20s` is a token, `20 s` are two
+            has_unit = pieces[position].token.kind is TokenKind.DURATION
+            position += 1 if has_unit else 2  # `20s` is one token, `20 s` are two
         self.time = joined(pieces[:position])
         self.type = pieces[position].text
         starts = [i for i in range(position + 1, len(pieces) - 1) if pieces[i + 1].text == "="]
