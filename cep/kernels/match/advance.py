@@ -349,7 +349,8 @@ def advance_rule(
                     counts, room = _evict_over_node_limit(rule, events, row, work, scratch, cursor, (counts, room))
         full = counts.full
         if full == y.NOT_FULL and counts.runs > 1:
-            events_seen = int64(scratch.stream_count[key])
+            # A rule that does not count has no counts in its scratch memory, and its runs have ordinals of 0.
+            events_seen = int64(scratch.stream_count[key]) if rule.words[y.R_COUNTS] != 0 else int64(0)
             counts = _on_end(rule, events, watermark, events_seen, work, counts, scratch.picked)
             full = counts.full
             if full == y.NOT_FULL:
