@@ -234,14 +234,14 @@ def bundle_source(path: str | Path, root: Path | None = None) -> str:
 
 
 def bundle_checked(path: str | Path, root: Path | None = None) -> Bundle:
-    """Join a file and its imports to a bundle and check it. Each text is parsed once. Raises: as `bundle_source`."""
+    """Join a file and its imports to one text and check it, without parsing it again. Raises: as `bundle_source`."""
     with paused():  # without Python's cyclic garbage collector, which slows a check
         name, files = _read_bundle(Path(path), root)
         loader = _Loader(_no_imports)
         text = files.bundled(name, set())
         is_kept = loader.keep_source(TEXT, text)
-        if not is_kept or files.collector.diagnostics or not files.joins_plainly(name):
-            return Bundle(text, checked=None)  # the caller has to parse and check the joined text
+        if not is_kept or files.collector.diagnostics or not files.can_be_concatenated(name):
+            return Bundle(text, checked=None)  # the caller has to parse and check the text, to show places in it
         loader.sources |= files.sources  # where the spans of the syntax are
         loader.files.append(syntax.FileSyntax(TEXT, tuple(files.declared(name, set()))))
         checked = loader.checked()
@@ -434,11 +434,11 @@ class _Loader:
             elif not isinstance(declaration, syntax.PatternTestSyntax):
                 yield declaration
 
-    def joins_plainly(self, name: str) -> bool:
-        """Return True if the bundled text has the same tokens and doc comments as the separate files.
+    def can_be_concatenated(self, name: str) -> bool:
+        """Return True if the bundle of the file `name` has the same tokens and doc comments as the separate files.
 
-        That is not so if text follows an import or a test on its line, or a doc comment stands before it or ends a
-        file.
+        The bundle has imported texts in the place of imports, and no tests. It differs if text follows an import or a
+        test on its line, if a doc comment stands before it, or if one ends an imported file.
         """
         for source_name, text in self.sources.items():
             spans = [test.whole for test in self.tests[source_name]]

@@ -66,15 +66,15 @@ class KeySet:
 
 
 def build(keys: Keys, kind: str) -> KeySet:
-    """Build a set from keys; a repeated key counts once. Cost: a sort of their hashes."""
+    """Build a set from the keys of a list of this kind (string, prefix, cidr). Equal sets have equal digests."""
     hashes = np.empty(len(keys), np.uint64)
     hash_texts(keys.offsets, keys.data, 0, hashes)
-    order = np.argsort(hashes, kind="stable")
-    order = order[: distinct(order, hashes, keys.offsets, keys.data)]
+    order = np.argsort(hashes, kind="stable")  # most of the cost
+    order = order[: distinct(order, hashes, keys.offsets, keys.data)]  # a repeated key counts once
     unique, hashes = _copied(keys, order), hashes[order]
     buckets_count = max(len(order), 1)
     bucket_of_key = ((hashes >> np.uint64(32)) * np.uint64(buckets_count)) >> np.uint64(32)
-    first = np.zeros(buckets_count + 1, np.int64)
+    first = np.zeros(buckets_count + 1, np.int64)  # the first key of each bucket
     np.cumsum(np.bincount(bucket_of_key.astype(np.int64), minlength=buckets_count), out=first[1:])
     second_hashes = np.empty(len(order), np.uint64)
     hash_texts(unique.offsets, unique.data, _SECOND_SEED, second_hashes)

@@ -42,7 +42,7 @@ from cep.lists.entries import TEXT, Keys, keys_of, text_keys
 from cep.lists.members import EMPTY, KeySet, build, chosen, joined, mapped, write
 
 SUFFIX = ".keys"
-NOTHING = ""  # the name of the empty set
+NO_ENTRIES = ""  # the name of the empty set
 _GIVEN = "0" * 16
 _MAPPED_MAX = 1_024
 _MAPPED: OrderedDict[Path, KeySet] = OrderedDict()
@@ -85,7 +85,7 @@ class ListStore:
 
     def get(self, name: str) -> KeySet:
         """Return the set with this name. Raises: StateCorruptError if it is missing or damaged."""
-        if name == NOTHING:
+        if name == NO_ENTRIES:
             return EMPTY
         if self.folder is None:
             return self._sets[name]
@@ -221,8 +221,8 @@ class ListVersion:
     kind: str
     store: ListStore
     base: str
-    added: str = NOTHING
-    removed: str = NOTHING
+    added: str = NO_ENTRIES
+    removed: str = NO_ENTRIES
 
     @cached_property
     def content(self) -> Content:

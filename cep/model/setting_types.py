@@ -211,7 +211,7 @@ def problems_of(error: ValidationError, valid_names: tuple[str, ...], tags: tupl
 
 def _problem(detail: ErrorDetails, valid_names: tuple[str, ...], tags: tuple[str, ...]) -> Problem:
     location = detail["loc"]
-    if location and location[0] in tags:
+    if location and location[0] in tags:  # pydantic's name of a member of a union, which is not in the text
         location = location[1:]
     path = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     match detail["type"]:

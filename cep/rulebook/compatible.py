@@ -141,9 +141,10 @@ def chain_lengths_after(source: str) -> Mapping[str, int]:
 
 
 def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
-    """Return why the job's event types do not suit the rule: an enum's code or decimal's scale that differs is wrong.
+    """Return why the job's event types do not suit the rule, "" if they do.
 
-    A field of the job may be null where the rule knows no null: its events have become so since.
+    A field of another type is refused, also an enum with other codes or a decimal with another scale. A field may be
+    null in the job although it is never null in the rule's text, unless the rule writes it into a required field.
     """
     looked_back_at = [past.event_type for past in histories(pattern) if past.event_type]
     named: set[str] | None = None
@@ -161,14 +162,14 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
             continue  # as for nearly all rules: to look for the fields that they read takes a walk through the pattern
         named = _names(pattern) if named is None else named
         read = {declared.id_field, declared.time_field, *named}
-        reason = _fields_reason(declared, offered, read, makes_events=_makes_whole_events(pattern, job))
+        reason = _fields_reason(declared, offered, read, produces_required=_produces_required_fields(pattern, job))
         if reason:
             return reason
     return ""
 
 
-def _makes_whole_events(pattern: PatternIR, job: Schema) -> bool:
-    """Return True if the pattern produces events with a field that must not be null."""
+def _produces_required_fields(pattern: PatternIR, job: Schema) -> bool:
+    """Return True if the pattern produces events with a field that must not be null, in addition to id and time."""
     produced = None if pattern.produces is None else job.event_type(pattern.produces)
     if produced is None:
         return pattern.produces is not None
@@ -176,7 +177,7 @@ def _makes_whole_events(pattern: PatternIR, job: Schema) -> bool:
     return any(not field.type.nullable for field in produced.fields if field.name not in identity)
 
 
-def _fields_reason(declared: EventType, offered: EventType, read: set[str], *, makes_events: bool) -> str:
+def _fields_reason(declared: EventType, offered: EventType, read: set[str], *, produces_required: bool) -> str:
     """Return why the fields of the job's events do not suit a rule's event type, "" if they do."""
     for field in declared.fields:
         in_job = offered.field(field.name)
@@ -186,7 +187,7 @@ def _fields_reason(declared: EventType, offered: EventType, read: set[str], *, m
             return f"`{declared.name}` has a field `{field.name}` that the job's events have not"
         # A null is unknown, and a condition on it is not met. But it must not become a field that is never null.
         fits = is_wider(in_job.type, field.type)
-        if not fits or (makes_events and field.name in read and in_job.type.nullable != field.type.nullable):
+        if not fits or (produces_required and field.name in read and in_job.type.nullable != field.type.nullable):
             return f"`{declared.name}.{field.name}` is {field.type} in the rule and {in_job.type} in the job"
     return ""
 
@@ -261,14 +262,14 @@ def raw_entries(record: ListRecord, patterns: Iterable[PatternIR], stored: Calla
 
 def raw_lists(pattern: PatternIR, lists: Lists) -> Outcome | None:
     """Refuse a rule that looks up a protected field in a list with raw values. Return None for other rules."""
-    for key in sorted(token_lists(pattern)):
-        for version in lists.get(key, ())[-1:]:
+    for name, kind in sorted(token_lists(pattern)):  # lists of tokens (keyed hashes of protected values)
+        for version in lists.get((name, kind), ())[-1:]:  # the newest version, if there is one
             content = version.content
-            raw = sum(raw_keys(part.keys, key[1]) for part in (content.base, content.added))
-            raw -= raw_keys(content.removed.keys, key[1])
+            raw = sum(raw_keys(part.keys, kind) for part in (content.base, content.added))
+            raw -= raw_keys(content.removed.keys, kind)
             if raw:
                 return _refused(
-                    f"{raw} entries of the list `{key[0]}` are no tokens, and the rule looks a field of type pan or "
+                    f"{raw} entries of the list `{name}` are no tokens, and the rule looks a field of type pan or "
                     "sensitive up in it"
                 )
     return None

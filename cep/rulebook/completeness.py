@@ -87,11 +87,11 @@ def needs_of(pattern: PatternIR) -> tuple[Need, ...]:
 
 @lru_cache(4_096)
 def _need_of(history: History) -> Need:
-    """Find the past events and the columns of them that a history reads."""
+    """Find the past events and columns that a history reads. A pane is a partial aggregate of one time slice."""
     conditions = {repr(part) for part in _conjuncts(history.where)}
     conditions |= {f"{name} is not null" for name in history.by}
     argument = history.argument
-    if argument is not None and history.fn not in ("first", "last"):  # a bad value of any field is null
+    if argument is not None and history.fn not in ("first", "last"):  # these two return a null, too
         name = argument.field if isinstance(argument, CurrentField) else repr(argument)
         conditions.add(f"{name} is not null")
     columns = set(history.by)
@@ -103,7 +103,7 @@ def _need_of(history: History) -> Need:
     is_of_panes = is_approximate(history)
     reach_of_pane_ms = pane_ms(history) if is_of_panes else 0
     return Need(
-        identity=repr(replace(history, percent=None) if is_of_panes else history),  # the panes serve all percentages
+        identity=repr(replace(history, percent=None) if is_of_panes else history),  # its panes serve all percentages
         event_type=history.event_type,
         span_ms=span_ms(history) + reach_of_pane_ms,
         keeps_events=not (is_of_panes or is_single(history)),
@@ -129,28 +129,30 @@ def with_completeness(
     """Add to a rule that starts in a running job the times from which the stored past of its histories is complete.
 
     They are complete from its start `from_ms` on, or earlier if its `neighbours` stored the same past events. These are
-    the other rules with the same key fields and level. `needs` are the past events that each history reads.
+    the other rules with the same key fields and level. `needs` are the past events that each history reads. For a busy
+    key, old events are folded (merged into an aggregate), which serves only equal histories. So `unfolded_ms` has for
+    each history the time since when it is complete for such a key, too.
     """
-    domain_ms = from_ms  # the first start of a rule with these key fields
+    first_rule_ms = from_ms  # the first start of a rule with these key fields
     needs_since: list[tuple[Need, int]] = []  # each need of a neighbour, and the time since when its events are stored
-    unfolded_since: dict[str, int] = {}  # by the need's identity: since when a busy key's merged events count too
+    unfolded_since: dict[str, int] = {}  # by the need's identity: since when folded events count, too
     for other, needs_of_other in neighbours:
         always = (TIME_MS_MIN,) * len(needs_of_other)
-        other_domain_ms, *history_times = other.complete_ms or (TIME_MS_MIN, *always)
-        domain_ms = min(domain_ms, other_domain_ms)
+        other_first_rule_ms, *history_times = other.complete_ms or (TIME_MS_MIN, *always)
+        first_rule_ms = min(first_rule_ms, other_first_rule_ms)
         needs_since += zip(needs_of_other, history_times, strict=True)
         for need, since_ms in zip(needs_of_other, other.unfolded_ms or always, strict=True):
             unfolded_since[need.identity] = min(since_ms, unfolded_since.get(need.identity, TIME_MS_MAX))
-    complete_ms = [domain_ms]  # then a time for each history
+    complete_ms = [first_rule_ms]  # followed by a time for each history
     for need in needs:
-        since_ms = min(from_ms, _retained_since(need, needs_since, domain_ms, schema))
-        has_gap = since_ms > TIME_MS_MIN  # then its first pane (partial aggregate of a time slice) is incomplete
-        complete_ms.append(since_ms + need.pane_ms * has_gap)
+        since_ms = min(from_ms, _retained_since(need, needs_since, first_rule_ms, schema))
+        first_pane_ms = need.pane_ms if since_ms > TIME_MS_MIN else 0  # a pane: partial aggregate of one time slice
+        complete_ms.append(since_ms + first_pane_ms)  # the first pane lacks the events before `since_ms`
     unfolded_ms = [min(from_ms, unfolded_since.get(n.identity, from_ms)) if n.folds else TIME_MS_MIN for n in needs]
     return replace(rule, complete_ms=_or_none(complete_ms), unfolded_ms=_or_none(unfolded_ms))
 
 
-def _retained_since(need: Need, needs_since: Sequence[tuple[Need, int]], domain_ms: int, schema: Schema) -> int:
+def _retained_since(need: Need, needs_since: Sequence[tuple[Need, int]], first_rule_ms: int, schema: Schema) -> int:
     """Return the time from which all needed events are stored, TIME_MS_MAX if they are not."""
     equal = [since_ms for other, since_ms in needs_since if other.identity == need.identity]
     if equal:
@@ -159,7 +161,7 @@ def _retained_since(need: Need, needs_since: Sequence[tuple[Need, int]], domain_
     event_type = schema.event_type(need.event_type)
     if event_type is not None and (event_type.retain_ms or 0) >= need.span_ms:
         retained = {field.name for field in event_type.fields}  # but no answers of lists about the events
-        times += [domain_ms] * (need.columns <= retained)
+        times += [first_rule_ms] * (need.columns <= retained)
     return min(times, default=TIME_MS_MAX)
 
 
@@ -221,8 +223,9 @@ class _Gaps:
     def _gaps_of_producer(self, rule: DeployedRule) -> Iterator[ProducerGap]:
         """Yield the gaps of a rule that produces events: times `since_ms` before which it has missed some of its input.
 
-        An event may be missing if the rule needed input from before that time for it, at most `reach_ms` before the
-        event. None: the time of the job's first event.
+        For an event, the rule reads input that is at most `reach_ms` older. The event may be missing if some of it is
+        from before `since_ms`. The matches and each history have two gaps each: None is the job's first event, and
+        the other time is the rule's start, or the time since when the history's events are stored.
         """
         pattern, match_ms = rule.pattern, match_reach_ms(rule.pattern)
         # The first time is for all events of the key, then one for each history; none: complete since the first event.
@@ -233,7 +236,7 @@ class _Gaps:
             gaps.append(ProducerGap(_finite_reach(match_ms) + _finite_reach(reach_ms), since_ms=None))
             gaps.append(ProducerGap(min(match_ms + reach_ms, FOR_EVER), since_ms=since_ms))
         gaps += self._gaps_of_histories(pattern, match_ms)
-        gaps += [_seen_from_later(match_ms, gap) for name in pattern.event_types for gap in self._gaps_of_type(name)]
+        gaps += [_with_added_reach(match_ms, gap) for name in pattern.event_types for gap in self._gaps_of_type(name)]
         for gap in gaps:
             from_ms, until_ms = max(gap.from_ms, rule.from_ms), min(gap.until_ms, rule.starts_until_ms)
             if from_ms < until_ms and gap.since_ms != TIME_MS_MIN:
@@ -244,7 +247,7 @@ class _Gaps:
         for history in histories(pattern):
             for name in self._types(history):
                 for gap in self._gaps_of_type(name):
-                    yield _seen_from_later(match_ms, _seen_from_later(_reach_ms(history), gap))
+                    yield _with_added_reach(match_ms, _with_added_reach(_reach_ms(history), gap))
 
     def _types(self, history: History) -> list[str]:
         if history.event_type:
@@ -298,8 +301,8 @@ def _finite_reach(reach_ms: int) -> int:
     return 0 if reach_ms >= FOR_EVER else reach_ms
 
 
-def _seen_from_later(reach_ms: int, gap: ProducerGap) -> ProducerGap:
-    """Return the gap as it is seen from `reach_ms` later."""
+def _with_added_reach(reach_ms: int, gap: ProducerGap) -> ProducerGap:
+    """Return the gap of a reader that looks back `reach_ms` further than the gap's own reach."""
     if gap.since_ms is None:
         return replace(gap, reach_ms=gap.reach_ms + _finite_reach(reach_ms))
     return replace(gap, reach_ms=min(gap.reach_ms + reach_ms, FOR_EVER))
@@ -308,8 +311,8 @@ def _seen_from_later(reach_ms: int, gap: ProducerGap) -> ProducerGap:
 def _merged_gaps(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
     """Keep only the widest of the gaps that have the same time and interval. If too many remain, return two wider ones.
 
-    A gap: derived events may be missing if a match begins less than `reach_ms` after the time `since_ms`. A `since_ms`
-    of None is the time of the job's first event, so one gap covers all of this kind, and another one all the others.
+    A gap: derived events may be missing for a match that is detected in [from_ms, until_ms) and begins less than
+    `reach_ms` after `since_ms`; None is the job's first event. The two wider gaps: one for None, one for all others.
     """
     reach_ms: dict[tuple[int | None, int, int], int] = {}
     for gap in gaps:

@@ -71,13 +71,13 @@ class RefusedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The event types and rules of a job, the rules set aside, and the later records that it took or refused."""
+    """The event types and rules of a job, and its control records (rule changes) that were refused or not."""
 
     schema: Schema
     rulebook: Rulebook
-    set_aside: tuple[SetAside, ...]
-    taken: tuple[ControlRecord, ...] = ()
-    refused: tuple[RefusedRecord, ...] = ()
+    set_aside: tuple[SetAside, ...]  # refused rules and lists: the job runs without them and reports them
+    taken: tuple[ControlRecord, ...] = ()  # records that were not refused
+    refused: tuple[RefusedRecord, ...] = ()  # records that came after the first ones and were refused
 
     @property
     def key_domains(self) -> tuple[tuple[str, ...], ...]:
@@ -85,10 +85,10 @@ class Deployment:
 
 
 def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, trust: Trust | None = None) -> Deployment:
-    """Deploy records in their order before any event has been seen: each version gets the interval that it asks for.
+    """Deploy a job's first records in their order, before any event: a version begins at the time that it asks for.
 
-    `lists` has the entries that list records name (files.read_lists). With `trust`, records without valid signatures
-    are refused, except declared lists whose entries the signed rules name.
+    `lists` has the entries that list records name (files.read_lists). With `trust`, a record without valid signatures
+    is refused, but a declared list needs none if signed rules name its entries. The job runs without refused rules.
     """
     ordered = list(records)
     accepted = (record for record in ordered if isinstance(record, UpsertRecord))
@@ -106,14 +106,14 @@ def deploy_to_job(
 ) -> Deployment:
     """Apply later records, in order, to a job that began with `begun`, which is consumed.
 
-    `keys` are the keys that the job routes by in addition to the keys of its first rules, None any. `levels_count` are
-    its levels. A change without a start applies from the beginning of time, because its arrival time is unknown.
+    `keys` are further keys that the job routes by, None any. Rules run in `levels_count` levels, one after the other.
+    A change without a start applies from the beginning of time, because its arrival time is unknown.
     """
     rulebook = begun.rulebook
     rulebook.key_domains = None if keys is None else tuple(sorted({*begun.key_domains, *keys}))
-    rulebook.assign_levels(levels_count)
+    rulebook.assign_levels(levels_count)  # a later rule that needs more levels is refused
     deployment = _applied(begun, later)
-    rulebook.assign_levels(levels_needed(rulebook.deployed()))  # all is here now: no more levels than these rules need
+    rulebook.assign_levels(levels_needed(rulebook.deployed()))  # all rules are here: no more levels than they need
     return deployment
 
 
@@ -137,7 +137,7 @@ def is_given(record: ControlRecord, vouched: frozenset[str] | None) -> bool:
 
 
 def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_first: bool = False) -> Deployment:
-    """Apply records in order, before any event has been matched. A refused rule or list is also set aside."""
+    """Apply records in order, before any event. A refused rule or list is also set aside: the job runs without it."""
     rulebook = deployment.rulebook
     set_aside: list[SetAside] = list(deployment.set_aside)
     accepted: list[ControlRecord] = list(deployment.taken)
@@ -147,7 +147,7 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
     for record in ordered:
         # A list of the job's first rules needs no signature if signed rules name its entries: `vouched`.
         outcome = rulebook.apply(record, None, is_given=are_first and is_given(record, vouched))
-        if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):  # which has a time only
+        if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):  # a heartbeat changes no rules
             accepted.append(record)
             continue
         refused.append(RefusedRecord(record, outcome, rulebook.epoch, rulebook.content_hash))
@@ -177,22 +177,22 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
 
 @dataclass
 class _JoinedType:
-    """An event type, joined from `texts_count` declarations; `required` counts how many require each field."""
+    """An event type, joined from `declarations_count` rule texts; `required` counts how many require each field."""
 
     order_field: str
-    texts_count: int = 0
+    declarations_count: int = 0
     names: dict[str, None] = field(default_factory=dict)
     required: Counter[str] = field(default_factory=Counter)
     id_field: str | None = None
     retain_ms: int | None = None
     derived: bool = False
 
-    def is_always_there(self, name: str) -> bool:
-        return name in (TIME_FIELD, self.id_field) or self.required[name] == self.texts_count
+    def is_required_by_all(self, name: str) -> bool:
+        return name in (TIME_FIELD, self.id_field) or self.required[name] == self.declarations_count
 
 
 class JoinedTypes:
-    """The event types of a job, joined from one text after the other, the oldest first."""
+    """The event types of a job, joined from the texts of its rules, the oldest first."""
 
     def __init__(self) -> None:
         self._types: dict[str, _JoinedType] = {}
@@ -201,7 +201,7 @@ class JoinedTypes:
     def add(self, schema: Schema) -> None:
         for event_type in schema.event_types:
             joined = self._types.setdefault(event_type.name, _JoinedType(event_type.order_field))
-            joined.texts_count += 1
+            joined.declarations_count += 1
             joined.derived |= event_type.derived
             if event_type.retain_ms is not None:
                 joined.retain_ms = max(event_type.retain_ms, joined.retain_ms or 0)
@@ -209,13 +209,13 @@ class JoinedTypes:
                 self._add_field(joined, declared)
 
     def _add_field(self, joined: _JoinedType, declared: Field) -> None:
-        """Join a declared field to its event type, or leave it out if its name has another type in the job already."""
+        """Join a field that a rule's text declares to its event type, unless it has another type in the job already."""
         name, type_ = declared.name, declared.type.as_nullable(False)
         column = self._columns.setdefault(name, type_)
         if type_.protected and not column.protected and _may_be_protected(name, column):
-            column = self._columns[name] = type_  # `pan` or `sensitive` in one text: in the whole job
+            column = self._columns[name] = type_  # protected (`pan`, `sensitive`) for one rule: for all
         joined.required[name] += not declared.type.nullable
-        reads_token = bool(column.protected) and _may_be_protected(name, type_)  # instead of the declared type
+        reads_token = bool(column.protected) and _may_be_protected(name, type_)  # a keyed hash
         if type_ != column and not reads_token:
             return  # the rule will be refused
         if type_.kind is Kind.ID:
@@ -225,26 +225,26 @@ class JoinedTypes:
         joined.names.setdefault(name)
 
     def schema(self) -> Schema:
-        """Return the joined event types that have an id and a time. A field is never null if all their texts say so."""
-        whole = {
+        """Return the joined event types with an id and a time. A field is never null if their declarations agree."""
+        complete_types = {
             name: joined
             for name, joined in self._types.items()
             if joined.id_field is not None and TIME_FIELD in joined.names
         }
-        # A text may count on a field that is null in the job: its pattern may emit the null into an event it produces.
+        # A rule that requires a field which another rule leaves out may read a null and emit it into a derived event.
         may_emit_null = any(
-            0 < joined.required[name] < joined.texts_count
-            for joined in whole.values()
+            0 < joined.required[name] < joined.declarations_count
+            for joined in complete_types.values()
             for name in joined.names
-            if not joined.is_always_there(name)
+            if not joined.is_required_by_all(name)
         )
-        return Schema(tuple(self._event_type(name, joined, may_emit_null) for name, joined in whole.items()))
+        return Schema(tuple(self._event_type(name, joined, may_emit_null) for name, joined in complete_types.items()))
 
     def _event_type(self, name: str, joined: _JoinedType, may_emit_null: bool) -> EventType:
         fields = []
         for field_name in joined.names:
             is_identity = field_name in (TIME_FIELD, joined.id_field)
-            is_nullable = not joined.is_always_there(field_name) or (joined.derived and may_emit_null)
+            is_nullable = not joined.is_required_by_all(field_name) or (joined.derived and may_emit_null)
             fields.append(Field(field_name, self._columns[field_name].as_nullable(is_nullable and not is_identity)))
         order_field = joined.order_field if joined.order_field in joined.names else ""
         return EventType(name, tuple(fields), joined.retain_ms, joined.derived, order_field)

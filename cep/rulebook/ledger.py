@@ -69,23 +69,23 @@ def hash_of(record: Signable) -> str:
     if isinstance(record, UpsertRecord | RollbackRecord):
         return content_hash(record.as_upsert() if isinstance(record, RollbackRecord) else record)
     if isinstance(record, ListRecord) and (record.whole is not None or record.stored is not None):
-        return record.whole or ""  # `whole` is the hash of all parts; a job's first lists (`stored`) equal any other
+        return record.whole or ""  # the hash of all parts of a change; "" for a job's first lists: equal to any other
     facts: list[Any] = [record.kind, chain_of(record), record.version]
     if isinstance(record, SnoozeRecord):
         facts.append(record.until)
     elif isinstance(record, ListRecord):
-        # Several parts without `whole`, as from an earlier build, have only this in common: leave out their entries.
+        # All parts of one change need one hash. Without `whole`, as from an earlier build, leave out their entries.
         facts += [record.change, record.parts, record.entries if record.parts == 1 else None]
     return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A version that a job has taken. An empty hash is one that an earlier build has not written down.
+class TakenVersion:
+    """A version of a rule, list, pause or snooze that a job has taken. An earlier build may not have stored its `hash`.
 
-    `after` is the version that it was written against, None if its record does not say. `earlier` is the hash by which
-    builds before 0.3 name it, if that is another one. `signed` is the hash by which the next signed change names it, if
-    this is the last version with valid signatures.
+    `after` is the version that it was written to change, None if its record does not say. `earlier` is the hash that
+    builds before 0.3 gave it, if that is another one. `signed` is the hash of the signed record, which the next signed
+    change has to name; None if this is not the last version with valid signatures.
     """
 
     version: int
@@ -115,7 +115,7 @@ class Taken:
 class Chain:
     """The last versions of one rule, pause, snooze or list, the lowest first, with the last shadow and signed ones."""
 
-    entries: tuple[Taken, ...]
+    entries: tuple[TakenVersion, ...]
 
     @cached_property
     def data(self) -> str:
@@ -123,7 +123,7 @@ class Chain:
         return json.dumps([entry.saved() for entry in self.entries], ensure_ascii=False)
 
     @property
-    def taken(self) -> tuple[Taken, ...]:
+    def taken(self) -> tuple[TakenVersion, ...]:
         """The versions that the status report shows: the last few."""
         return self.entries[-CHAIN_VERSIONS_MAX:]
 
@@ -133,14 +133,14 @@ class Chain:
         last = {entry.is_shadow: entry.version for entry in self.entries}
         return last.get(False, 0), last.get(True, 0)
 
-    def last_signed(self, *, is_shadow: bool) -> Taken | None:
+    def last_signed(self, *, is_shadow: bool) -> TakenVersion | None:
         return next((e for e in self.entries if e.signed is not None and e.is_shadow == is_shadow), None)
 
     @cached_property
     def signed_count(self) -> int:
         return sum(entry.signed is not None for entry in self.entries)
 
-    def with_entry(self, entry: Taken) -> Chain:
+    def with_entry(self, entry: TakenVersion) -> Chain:
         """Return the chain with an entry, or with another value of one, and without entries that nobody needs."""
         others = (e for e in self.entries if (e.version, e.is_shadow) != (entry.version, entry.is_shadow))
         entries = sorted((*others, entry), key=lambda one: one.version)
@@ -180,11 +180,11 @@ class Ledger:
         """Return the last version of a chain, and the last one in shadow; 0 where there is none."""
         return self._chain(name).versions
 
-    def last(self, name: str) -> Taken | None:
+    def last(self, name: str) -> TakenVersion | None:
         """Return the last version of a chain, shadow or not; None if nothing was taken."""
         return next(reversed(self._chain(name).entries), None)
 
-    def rolled_back_digest(self, record: Signable) -> str:
+    def rollback_target_hash(self, record: Signable) -> str:
         """Return the hash of the version that a rollback goes back to; empty if it is not among the last versions."""
         if not isinstance(record, RollbackRecord):
             return ""
@@ -212,10 +212,10 @@ class Ledger:
     def outcome(self, record: Signable) -> Outcome | None:
         """Refuse a record that does not follow the last version of its rule or list. Return None for other records."""
         chain = self._chain(chain_of(record))  # the last versions that the job has taken
-        last = next(reversed(chain.entries), Taken(0, ""))
+        last = next(reversed(chain.entries), TakenVersion(0, ""))
         written_against = record.changes  # a version, so that two people cannot overwrite each other's changes
         before = max(last.version, 0 if written_against is None else written_against.version)
-        if record.version > VERSION_FREE_MAX and record.version > before + 1:
+        if record.version > VERSION_FREE_MAX and record.version > before + 1:  # lower ones may leave out numbers
             return Outcome(
                 "refused",
                 f"versions above {VERSION_FREE_MAX} count up one by one, or none would be left; send it as version "
@@ -231,11 +231,11 @@ class Ledger:
             return None  # versions of a list wait for each other
         if record.version < last.version:  # it is late: did the next version take no notice of it?
             follower = next(entry for entry in chain.taken if entry.version > record.version)
-            is_skipped = follower.after is not None and follower.after < record.version
+            is_skipped = follower.after is not None and follower.after < record.version  # it changes an older version
             return _conflict(f"{follower.text} was first", last) if is_skipped else None
         version, digest = written_against.version, written_against.hash
         is_other = version == last.version and last.hash and digest not in ("", last.hash, last.earlier)
-        if version < last.version or is_other:
+        if version < last.version or is_other:  # `earlier` is the hash of builds before 0.3, "" a lacking one
             return _conflict(f"it was written against version {version or 'none'}, and {last.text} holds", last)
         return None
 
@@ -275,28 +275,28 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------ changes
 
     def take(self, record: Signable, *, is_applied: bool = True, signers_version: int | None = None) -> None:
-        """Add a record that the rulebook has applied, or that waits (as a part of a list), to the last versions.
+        """Add a record that the rulebook has applied, or that waits (as a part of a list), to its chain of versions.
 
         `signers_version` is the version of the signers file with which its signatures are valid; None without signers.
         """
         name = self._known(chain_of(record))
         chain = self._chains.get(name, Chain(()))
         is_shadow, is_signed = _is_shadow(record), signers_version is not None
-        same = [entry for entry in chain.entries if entry.version == record.version]
+        same_version = [entry for entry in chain.entries if entry.version == record.version]
         # An earlier build wrote entries without a hash, one for the live and one for the shadow version of a number.
-        if not any(entry.hash or entry.is_shadow == is_shadow for entry in same):
+        if not any(entry.hash or entry.is_shadow == is_shadow for entry in same_version):  # the record is not there
             after = None if record.changes is None else record.changes.version
             by, reason = (None if text is None else hide_card_numbers(text) for text in (record.by, record.reason))
             has_hash = is_signed and record.signed is not None and not isinstance(record, ListRecord)
-            signed = digest_of(record) if has_hash else None
-            entry = Taken(record.version, hash_of(record), after, by, reason, _earlier_hash(record), is_shadow, signed)
+            earlier, signed = _earlier_hash(record), digest_of(record) if has_hash else None
+            entry = TakenVersion(record.version, hash_of(record), after, by, reason, earlier, is_shadow, signed)
             self._chains[name] = chain.with_entry(entry)
             self._signed_count += self._chains[name].signed_count - chain.signed_count
         if signers_version is not None:
             self.signers_version = signers_version
-            _drop(self.unverified, record)
+            _drop_refusal(self.unverified, record)
         if is_applied and not isinstance(record, PauseRecord | ResumeRecord | SnoozeRecord):
-            _drop(self.refusals, record)
+            _drop_refusal(self.refusals, record)  # an applied version takes the place of refused ones
 
     def refuse(self, record: Signable, outcome: Outcome) -> None:
         """Remember the refusal of a record: the newest of each rule and list, up to a limit."""
@@ -332,7 +332,7 @@ class Ledger:
         is_shadow = line.endswith(_SHADOW) and snoozed_key(line) is None
         name = line.removesuffix(_SHADOW) if is_shadow else line
         chain = self._chains.get(name, Chain(()))
-        entry = next((e for e in chain.entries if e.version == version), Taken(version, digest))
+        entry = next((e for e in chain.entries if e.version == version), TakenVersion(version, digest))
         if version:
             others = Chain(tuple(e for e in chain.entries if e is not entry))
             self._chains[name] = others.with_entry(replace(entry, is_shadow=is_shadow, signed=signed or entry.signed))
@@ -385,7 +385,7 @@ class Ledger:
     @staticmethod
     def from_json(chains: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Ledger:
         """Invert `data` (or `report`) and `facts`. Raises: KeyError, TypeError, AttributeError for other values."""
-        ledger = Ledger({name: Chain(tuple(Taken(**values) for values in chain)) for name, chain in chains.items()})
+        ledger = Ledger({name: Chain(tuple(TakenVersion(**one) for one in chain)) for name, chain in chains.items()})
         values = facts or {}
         ledger.refusals, ledger.unverified = (
             {one["rule_id"]: Refusal(**one) for one in values.get(name, ())} for name in ("refused", "unverified")
@@ -394,10 +394,10 @@ class Ledger:
         return ledger
 
 
-def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Taken]]:
+def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, TakenVersion]]:
     """Return the changes that a job has taken between two of its reports, each with the name of its chain."""
     return [
-        (name, Taken(**record))
+        (name, TakenVersion(**record))
         for name, chain in after.items()
         if chain != before.get(name)
         for record in chain
@@ -405,7 +405,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str,
     ]
 
 
-def _drop(refusals: dict[str, Refusal], record: Signable) -> None:
+def _drop_refusal(refusals: dict[str, Refusal], record: Signable) -> None:
     """Remove the refusal of an older version, or of this one."""
     refusal = refusals.get(item_of(record))
     if refusal is not None and refusal.version <= record.version:
@@ -422,7 +422,7 @@ def _earlier_hash(record: Signable) -> str | None:
     return earlier_hash(rule) if isinstance(rule, UpsertRecord) else None
 
 
-def _without_texts(record: Taken, keys: Collection[str]) -> Taken:
+def _without_texts(record: TakenVersion, keys: Collection[str]) -> TakenVersion:
     by, reason = (None if text is None or names_key(text, keys) else text for text in (record.by, record.reason))
     return replace(record, by=by, reason=reason)
 
@@ -433,7 +433,7 @@ def described(version: int, digest: str, by: str | None, reason: str | None) -> 
     return shown + (f" by {by}" if by else "") + (f": {reason}" if reason else "")
 
 
-def _conflict(subject: str, last: Taken) -> Outcome:
+def _conflict(subject: str, last: TakenVersion) -> Outcome:
     return Outcome(
         "refused", f"{subject}; look at it, and send the change as version {last.version + 1}", is_conflict=True
     )

@@ -23,7 +23,7 @@ from cep.base.errors import StateError
 from cep.base.limits import CHANGES_BEFORE_EVENTS_MAX, LIST_ENTRIES_MAX, LIST_VERSIONS_MAX, LISTS_MAX, TIME_MS_MAX
 from cep.lists.entries import Keys, keys_of
 from cep.lists.members import KeySet, build, joined
-from cep.lists.store import NO_LISTS, NOTHING, Content, Lists, ListStore, ListVersion, name_of
+from cep.lists.store import NO_ENTRIES, NO_LISTS, Content, Lists, ListStore, ListVersion, name_of
 from cep.model.rule import ListRecord
 from cep.rulebook.outcome import ListReport, Outcome
 from cep.rulebook.versions import start_of
@@ -44,7 +44,7 @@ class _Version:
     digest: str
 
 
-_NO_VERSION = _Version(0, 0, NOTHING, NOTHING, NOTHING, 0, "")
+_NO_VERSION = _Version(0, 0, NO_ENTRIES, NO_ENTRIES, NO_ENTRIES, 0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class RuleLists:
                 names |= {version.base, version.added, version.removed}
             for waiting in listed.waiting:
                 names |= {name for _, name in waiting.parts}
-        return sorted(names - {NOTHING})
+        return sorted(names - {NO_ENTRIES})
 
     def files(self) -> list[Path]:
         """Return the files of the sets in use; none if they are in memory."""
@@ -207,33 +207,33 @@ class RuleLists:
         return listed, Outcome("applied", note, late_ms=late_ms, from_ms=from_ms)
 
     def _content(self, kind: str, listed: _ListVersions, ready: _Waiting) -> _Version | Outcome:
-        """Compute the content of a version from its parts and the previous version, and store its sets."""
-        names = [name for _, name in ready.parts]
+        """Compute the sets of a version, `base` plus `added` minus `removed`. Store each under a hash of its origin."""
+        names = [name for _, name in ready.parts]  # of the sets of the record's entries
         if ready.change == "replace":
             base = names[0] if len(names) == 1 else name_of("replace", kind, *names)
             self.store.put(base, lambda: build(self._entries(names), kind))
-            return self._checked(ready, Content(kind, self.store.get(base)), (base, NOTHING, NOTHING))
-        before = listed.last
-        content = self._version(kind, before).content
+            return self._within_limit(ready, Content(kind, self.store.get(base)), (base, NO_ENTRIES, NO_ENTRIES))
+        previous = listed.last
+        content = self._version(kind, previous).content
         after = content.changed("add" if ready.change == "add" else "remove", self._entries(names))
-        origin = (ready.change, kind, before.base, before.added, before.removed, *names)
-        base = before.base if after.base is content.base else self._put(after.base, name_of("base", *origin))
+        origin = (ready.change, kind, previous.base, previous.added, previous.removed, *names)
+        base = previous.base if after.base is content.base else self._put(after.base, name_of("base", *origin))
         added, removed = (
             self._put(members, name_of(part, *origin))
             for part, members in (("added", after.added), ("removed", after.removed))
         )
-        return self._checked(ready, after, (base, added, removed))
+        return self._within_limit(ready, after, (base, added, removed))
 
     def _put(self, members: KeySet, name: str) -> str:
         if not len(members):
-            return NOTHING
+            return NO_ENTRIES
         self.store.put(name, lambda: members)
         return name
 
     def _entries(self, names: list[str]) -> Keys:
         return joined(*(self.store.get(name).keys for name in names))
 
-    def _checked(self, ready: _Waiting, content: Content, sets: tuple[str, str, str]) -> _Version | Outcome:
+    def _within_limit(self, ready: _Waiting, content: Content, sets: tuple[str, str, str]) -> _Version | Outcome:
         count = len(content)
         if count > LIST_ENTRIES_MAX:
             return Outcome("refused", f"the list would have {count} entries, the limit is {LIST_ENTRIES_MAX}")

@@ -128,22 +128,22 @@ def _locked_entries(name: str, lock: Lock) -> str:
 
 
 def oldest_first(records: Iterable[UpsertRecord], directory: Path) -> list[UpsertRecord]:
-    """Sort rules by the age of their versions: first in the order of the lock file, then the others as they come.
+    """Sort rules by age: in the order of the lock file, where the last changed rule is last; then the others.
 
-    Cost: the file is not parsed, because a job reads it at its start. An invalid file gives no order.
+    A regular expression finds the headings `[rule]` and lines `version = …`: a job starts faster without a parser.
     """
     try:
         text = read_file(directory / LOCK_FILE, LOCK_FILE_BYTES_MAX).decode()
     except (UnreadableError, UnicodeDecodeError):
         return list(records)
-    places: dict[tuple[str, int], int] = {}
+    positions: dict[tuple[str, int], int] = {}
     rule_id = ""
-    for place, (name, version) in enumerate(_LOCKED.findall(text)):
+    for position, (name, version) in enumerate(_LOCKED.findall(text)):
         if name:
             rule_id = name
         else:
-            places[rule_id, int(version)] = place
-    return sorted(records, key=lambda record: places.get((record.id, record.version), len(text)))
+            positions[rule_id, int(version)] = position
+    return sorted(records, key=lambda record: positions.get((record.id, record.version), len(text)))
 
 
 def with_version(text: str, version: int) -> str:

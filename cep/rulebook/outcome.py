@@ -113,8 +113,8 @@ class RuleReport:
     """One version in force, waiting for its start, or draining (it only finishes its open runs).
 
     Pauses divide a version into parts with a report each. Event times, ms UTC: a match may start in [`from_ms`,
-    `starts_until_ms`) and goes on with events before `until_ms`. `epoch` is the number of the change in the job. `past`
-    has its histories that lack events since the job's first one. `runs` says how the runs of the version before go on.
+    `starts_until_ms`) and goes on with events before `until_ms`. `epoch` counts the job's changes up to this one.
+    `past` has the histories for which the job lacks past events. `runs` says how the previous version's runs go on.
     """
 
     rule_id: str

@@ -32,7 +32,7 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.lists import GivenList
 from cep.rulebook.compatible import compile_rule, raw_entries, raw_key
 from cep.rulebook.deploy import schema_of
-from cep.rulebook.ledger import Ledger, Taken, chain_of, hash_of, item_of
+from cep.rulebook.ledger import Ledger, TakenVersion, chain_of, hash_of, item_of
 from cep.rulebook.lists import ListKey, RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import ListReport, Outcome, PastReport
@@ -172,7 +172,7 @@ def lost_to(status: Mapping[str, Any], record: Signable) -> str | None:
     first = next((entry for entry in chain if entry["version"] >= record.version), None)
     if first is None or (first["version"] == record.version and first["hash"] in (hash_of(record), "")):
         return None
-    return f"{Taken(**first).text} was first"
+    return f"{TakenVersion(**first).text} was first"
 
 
 def name_of_change(record: Signable) -> str:
@@ -215,14 +215,14 @@ def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
 def rules_without_level(
     rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema
 ) -> dict[str, str]:
-    """Predict which rules the job refuses, and why: no level is left for them after the rules that feed them."""
+    """Predict which rules the job refuses, and why: none of its levels (rules run level by level) is left for them."""
     if status is None or status.get("places") is None:  # the bounds of the levels of new rules
         return {}
     bounds, levels_count = LevelBounds.from_json(status["places"]), status["levels_count"]
     refused: dict[str, str] = {}
     for rule in rules:
-        level = level_among(rule, bounds, schema, levels_count)
-        if isinstance(level, str):
+        level = level_among(rule, bounds, schema, levels_count)  # after the rules whose events it reads
+        if isinstance(level, str):  # it is the reason of the refusal
             refused[rule.rule_id] = level
         else:
             bounds = bounds.joined(LevelBounds.of([replace(rule, level=level)]))
@@ -324,22 +324,22 @@ def _parts(entries: pa.Array) -> Iterator[pa.Array]:
 
 
 def superseded_keys(keyed_records: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -> list[bytes]:
-    """Return the keys of list records that a newer, complete replacement made unnecessary, in the topic's order."""
+    """Return the keys of list records that a newer, complete replacement made unnecessary, to delete them."""
     keys: list[bytes] = []
     by_list: dict[ListKey, list[tuple[bytes, ListRecord]]] = {}
     for key, record in keyed_records:
         if isinstance(record, ListRecord):
             by_list.setdefault((record.id, record.of), []).append((key, record))
     for same_list in by_list.values():
-        first: dict[int, ListRecord] = {}  # of two changes of one version the first counts
+        first_records: dict[int, ListRecord] = {}  # by version: if two changes have one version, the first counts
         parts: dict[int, set[int]] = {}  # the numbers of the parts that are there
         for _, record in same_list:
-            one = first.setdefault(record.version, record)
+            first = first_records.setdefault(record.version, record)
             is_begun = record.effective_ms is None or record.effective_ms <= now_ms
-            is_same = record.whole == one.whole  # the hash of all parts of a change
+            is_same = record.whole == first.whole  # the hash of all parts of a change
             if record.change == "replace" and is_begun and is_same:
                 parts.setdefault(record.version, set()).add(record.part)
-        complete = [version for version, numbers in parts.items() if len(numbers) == first[version].parts]
+        complete = [version for version, numbers in parts.items() if len(numbers) == first_records[version].parts]
         keys += [key for key, record in same_list if record.version < max(complete, default=0)]
     return list(dict.fromkeys(keys))
 

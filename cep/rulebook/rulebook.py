@@ -99,7 +99,7 @@ from cep.rulebook.versions import (
 
 @dataclass(frozen=True, slots=True)
 class LevelBounds:
-    """By event type, bounds of new rules' levels: read it above `highest_producer`, produce it below `lowest_reader`.
+    """Bounds of new rules' levels by event type: readers go above `highest_producer`, producers below `lowest_reader`.
 
     Rules run level by level, and producers of derived events come before their readers. A rule keeps its level, because
     keyed state is stored by level: all past versions are bounds. `lowest_reader` has a rule at that level, too.
@@ -164,7 +164,10 @@ def earliest_levels(rules: Sequence[DeployedRule]) -> list[int]:
 
 
 def levels_before_matches(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
-    """Assign levels to rules before any match. Rules run level by level, producers of derived events before readers."""
+    """Assign levels to rules before any match. Rules run level by level, producers of derived events before readers.
+
+    A reader is as late as possible, so that producers can still be added before it. Other rules are at level 0.
+    """
     if levels_count == 1:
         return [0] * len(rules)
     last = levels_count - 1
@@ -183,7 +186,7 @@ def levels_before_matches(rules: Sequence[DeployedRule], schema: Schema, levels_
     return [
         max(late, early) if early or _is_any_derived(names, schema) else 0
         for early, late, names in zip(earliest_levels(rules), latest, reads, strict=True)
-    ]  # a reader is as late as possible, so that producers can still be added before it
+    ]
 
 
 def level_among(rule: DeployedRule, bounds: LevelBounds, schema: Schema, levels_count: int) -> int | str:
@@ -313,7 +316,7 @@ class Rulebook:
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
         trust = None if is_given or self.trust is None else self.trust.after(last_event_ms)  # keys expire in event time
         unverified = None if trust is None else self._unverified(record, trust)
-        outcome = unverified or self.ledger.outcome(record) or self._outcome(record, last_event_ms)
+        outcome = unverified or self.ledger.outcome(record) or self._outcome(record, last_event_ms)  # the first one
         if outcome.kind in ("applied", "waiting"):
             signers_version = None if self.trust is None else self.trust.version
             self.ledger.take(record, is_applied=outcome.kind == "applied", signers_version=signers_version)
@@ -324,7 +327,7 @@ class Rulebook:
             self._deployed = None
             is_version = isinstance(record, UpsertRecord | RollbackRecord)
             if is_version and self.levels_count is not None and outcome.from_ms == TIME_MS_MIN:
-                self.assign_levels(self.levels_count)  # to all rules again, because none has runs yet
+                self.assign_levels(self.levels_count)  # again to all: no rule has runs that are stored by level
         elif outcome.kind == "refused":
             self.ledger.refuse(record, outcome)
         return outcome
@@ -336,7 +339,7 @@ class Rulebook:
             reason_against_signers(trust, self.ledger.signers_version)
             or reason_against(record, trust)
             or self.ledger.outcome_of_signed(record, list_version)
-            or reason_against_rollback(record, self.ledger.rolled_back_digest(record), trust)
+            or reason_against_rollback(record, self.ledger.rollback_target_hash(record), trust)
         )
 
     def assign_levels(self, levels_count: int) -> None:
@@ -465,14 +468,14 @@ class Rulebook:
         """Return a rule with its level, or why it has none. A level reads the events that earlier levels produce."""
         if self.levels_count is None or self.level_bounds is None:
             return rule  # `assign_levels` gives all rules their levels at the job's start
-        if from_ms == TIME_MS_MIN:  # no event is matched yet, so the other rules may change their levels, too
+        if from_ms == TIME_MS_MIN:  # no event is matched yet: afterwards `apply` gives all others new levels, too
             rules = [*(entry.rule for entry in self._entries()), rule]
             needed = levels_needed(rules)
             if needed > self.levels_count:
                 return _too_deep(self.levels_count, needed)
             *_, new_level = levels_before_matches(rules, self.schema, self.levels_count)
             return replace(rule, level=new_level)
-        level = level_among(rule, self.level_bounds, self.schema, self.levels_count)
+        level = level_among(rule, self.level_bounds, self.schema, self.levels_count)  # a string is the reason why not
         return level if isinstance(level, str) else replace(rule, level=level)
 
     def _with_completeness(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:

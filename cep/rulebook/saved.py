@@ -73,11 +73,11 @@ class Saved:
 
 
 def save(book: Rulebook) -> Saved:
-    """Convert a rulebook to bytes that `restore` reads."""
+    """Convert a rulebook to an index and one record for each version, which `restore` reads."""
     records = {entry.digest: entry.data for versions in book.rules.values() for entry in versions.entries}
     # Each rule's part is already text (RuleVersions.data), so that only changed rules are written again.
     rules = ",".join(f"{json.dumps(name)}:{book.rules[name].data}" for name in sorted(book.rules))
-    first = '{"rules":{' + rules + '},"ledger":' + book.ledger.data + ","
+    cached_part = '{"rules":{' + rules + '},"ledger":' + book.ledger.data + ","
     index = {
         "format": FORMAT,
         "epoch": book.epoch,
@@ -88,8 +88,8 @@ def save(book: Rulebook) -> Saved:
     if book.trail != Trail():
         index["audit"] = book.trail.to_json()
     if book.level_bounds is not None:
-        index["places"] = book.level_bounds.to_json()
-    return Saved(first.encode() + _json(index).removeprefix(b"{"), records)
+        index["places"] = book.level_bounds.to_json()  # bounds of the levels of new rules
+    return Saved(cached_part.encode() + _json(index).removeprefix(b"{"), records)
 
 
 def record_digests(index: bytes) -> set[str]:
@@ -163,7 +163,7 @@ def rulebook_from_bytes(
 
 def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes]) -> Change:
     """Restore one change of a rule; a version that does not compile any more becomes a refusal."""
-    version, from_ms, drops_runs, entry, *final_times = saved  # of its end, if that is final
+    version, from_ms, drops_runs, entry, *final_times = saved  # ends that the watermark has passed
     if entry is None:  # a retirement
         return Change(version, from_ms, drops_runs, None, *final_times)
     digest, epoch, carries, *times = entry  # `carries`: the version whose open runs it takes over
@@ -177,23 +177,23 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
     complete_ms, unfolded_ms, level = (*times, None, None, None)[:3]  # earlier builds did not save all of them
     rule = replace(
         deployed_rule(record, compiled, epoch),
-        complete_ms=tuple(complete_ms or ()),
-        unfolded_ms=tuple(unfolded_ms or ()),
+        complete_ms=tuple(complete_ms or ()),  # since when its histories have all their past events
+        unfolded_ms=tuple(unfolded_ms or ()),  # the same for keys with folded events (merged into an aggregate)
         level=level,
     )
     return Change(version, from_ms, drops_runs, entry_of(record, rule, carries), *final_times)
 
 
 def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
-    """Convert the index of a build before 0.3, which saved the last versions of each kind of change separately."""
+    """Convert the index of a build before 0.3. Now a ledger has the versions of each rule, pause, snooze and list."""
     accepted = index.get("accepted") or {}  # the last signed changes
-    taken = dict(index.get("taken", {}))
+    taken = dict(index.get("taken", {}))  # the versions that were taken, by rule or list
     for name, rule in index["rules"].items():
-        live = rule["versions"][0]
+        live, _, _ = rule["versions"]  # the last live version
         taken[name] = [{**entry, "is_shadow": entry["version"] > live} for entry in taken.get(name, ())]
     ledger = Ledger.from_json({name: chain for name, chain in taken.items() if chain})  # last versions of all kinds
     for name, rule in index["rules"].items():
-        live, shadow, pause = rule["versions"]
+        live, shadow, pause = rule["versions"]  # the last version of each
         ledger.take_saved_version(name, live)
         ledger.take_saved_version(f"{name}/shadow", shadow if shadow > live else 0)
         ledger.take_saved_version(f"{name}/pause", pause)

@@ -159,22 +159,22 @@ def _exclude_and_suppress(
         (detected_ms[row], alert["priority"], rules[row], versions[row], alert["alert_id"], row, alert)
         for row, alert in zip(rows, read.take(pa.array(rows)).to_pylist(), strict=True)
     )
-    fired_groups: set[tuple[str, int, str]] = set()  # an exclusive group with the event on which one of it fired
+    fired_groups: set[tuple[str, int, str]] = set()  # a group, and the event on which one of its rules fired
     for *_, row, alert in ordered:
         group, suppress_ms = policies.versions[rules[row], versions[row]]
         time_ms, rule_key = int(detected_ms[row]), (rules[row], alert["key"])
         group_event = (group or "", time_ms, alert["events"][-1]["event_id"])
         if group is not None and group_event in fired_groups:
-            reasons[row] = EXCLUDED
+            reasons[row] = EXCLUDED  # another rule of its exclusive group fired on the same event
             continue
         fired_groups.add(group_event)
         last_alert = fired.get(rule_key) or memory.get(rule_key, (0, 0, 0, NO_MEASURE))
-        last_ms, last_suppress_ms, last_rank, last_value = last_alert
+        last_ms, last_suppress_ms, last_rank, last_value = last_alert  # rank: of the severity; value: of `escalate`
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
         is_suppressed = time_ms < last_ms + min(suppress_ms, last_suppress_ms)
         if is_suppressed and rank <= last_rank and value <= last_value:
-            reasons[row] = SUPPRESSED
+            reasons[row] = SUPPRESSED  # its rule fired on the key a short time ago, and it is not more serious
         elif suppress_ms:
             fired[rule_key] = (time_ms, suppress_ms, rank, max(value, last_value) if is_suppressed else value)
     return fired
@@ -236,27 +236,27 @@ class LastAlerts:
         self.marks_count = sum(is_mark(name) for name, _ in self.last)
         self._before: dict[tuple[str, str], LastAlert | None] = {}
         # heap: the time from which it suppresses nothing, its rule and key, its start
-        self._over = [(times[0] + times[1], rule_key, times[0]) for rule_key, times in self.last.items()]
-        heapify(self._over)
+        self._ends = [(times[0] + times[1], rule_key, times[0]) for rule_key, times in self.last.items()]
+        heapify(self._ends)
 
     def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
         """Set the last alert of each rule and key; None removes it. Remember the previous values for `changed`."""
         for rule_key, entry in entries.items():
-            before = self.last.get(rule_key)
-            self._before.setdefault(rule_key, before)
+            previous = self.last.get(rule_key)
+            self._before.setdefault(rule_key, previous)
             if is_mark(rule_key[0]):  # no alert: a key whose events were flawed is stored here, too
-                self.marks_count += (entry is not None) - (before is not None)
+                self.marks_count += (entry is not None) - (previous is not None)
             if entry is None:
                 self.last.pop(rule_key, None)
             else:
                 self.last[rule_key] = entry
                 time_ms, suppress_ms, *_ = entry
-                heappush(self._over, (time_ms + suppress_ms, rule_key, time_ms))
+                heappush(self._ends, (time_ms + suppress_ms, rule_key, time_ms))  # first: when the suppression ends
 
     def forget(self, before_ms: int) -> int:
         """Drop some entries that are over at `before_ms`. Return how many more went because of FIRED_MAX."""
         for _ in range(_AT_A_TIME + len(self._before)):
-            if not self._over or self._over[0][0] > before_ms:
+            if not self._ends or self._ends[0][0] > before_ms:
                 break
             self._drop()
         lost_count = 0
@@ -266,7 +266,7 @@ class LastAlerts:
 
     def _drop(self) -> bool:
         """Drop the entry that is over first, unless its rule has fired again. Return True if it was dropped."""
-        over_ms, rule_key, ms = heappop(self._over)
+        over_ms, rule_key, ms = heappop(self._ends)
         last = self.last.get(rule_key)
         if last is None or last[:2] != (ms, over_ms - ms):
             return False

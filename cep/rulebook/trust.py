@@ -198,7 +198,7 @@ class Scope:
     priority_min: int = 0
 
     def reason_against(self, record: Signable, rules: tuple[str, ...]) -> str | None:
-        """Return the effect of a rule that is outside the signer's scope; None in the scope, and for other records."""
+        """Return the end of "NAME may sign …" for a rule outside the scope (by default `rules`), otherwise None."""
         rule = record.rule if isinstance(record, RollbackRecord) else record
         if not isinstance(rule, UpsertRecord):
             return None
@@ -353,9 +353,9 @@ def reason_against_signers(trust: Trust, taken_version: int) -> Outcome | None:
     )
 
 
-def reason_against_rollback(record: Signable, rolled_back_hash: str, trust: Trust) -> Outcome | None:
-    """Refuse a rollback to a rule that is not the version with this hash, and not signed itself; None for others."""
-    if not isinstance(record, RollbackRecord) or content_hash(record.rule) == rolled_back_hash:
+def reason_against_rollback(record: Signable, target_hash: str, trust: Trust) -> Outcome | None:
+    """Refuse a rollback unless its rule is the version with the `target_hash` or is validly signed; None for others."""
+    if not isinstance(record, RollbackRecord) or content_hash(record.rule) == target_hash:
         return None
     refusal = reason_against(record.rule, trust)
     if refusal is None:

@@ -62,8 +62,8 @@ class Entry:
 class Change:
     """A version that starts at `from_ms`. Without an entry it only ends the previous one: retired, a draft, forgotten.
 
-    `drops_runs`: earlier versions see no events from then on; otherwise they finish their runs. The last three
-    times depend on later changes and pauses; the watermark has passed them if they are set, so that they are final.
+    `drops_runs`: the open runs of earlier versions end at `from_ms`; otherwise they go on to their end. The last three
+    times depend on later changes and pauses. They are written here once the watermark has passed them.
     """
 
     version: int
@@ -75,19 +75,19 @@ class Change:
     resumed_ms: int | None = None  # the end of its last pause
 
     def to_json(self) -> list[Any]:
-        """Return the change for saved.py, with the entry by the hash of its record."""
-        entry = self.entry
-        record: list[Any] | None = None
+        """Return the change as the list that saved.py stores; the entry's record is stored apart, under its hash."""
+        entry = self.entry  # the version that begins; None: the change only ends the previous one
+        saved_entry: list[Any] | None = None
         if entry is not None:
             rule = entry.rule
-            last_facts: list[Any] = [rule.complete_ms, rule.unfolded_ms]  # since when its past events are complete
+            last_facts: list[Any] = [rule.complete_ms, rule.unfolded_ms]  # times since when its past is complete
             if rule.level is not None:
                 last_facts.append(rule.level)
-            elif not any(last_facts):  # left out, as by earlier builds
+            elif not any(last_facts):  # complete since ever: left out, as by earlier builds
                 last_facts = []
-            record = [entry.digest, rule.epoch, entry.carries, *last_facts]  # `carries`: the version whose runs go on
-        times = [self.starts_until_ms, self.until_ms, self.resumed_ms]
-        return [self.version, self.from_ms, self.drops_runs, record, *times]
+            saved_entry = [entry.digest, rule.epoch, entry.carries, *last_facts]  # carries: whose runs go on
+        times = [self.starts_until_ms, self.until_ms, self.resumed_ms]  # ends: of its match starts, events, last pause
+        return [self.version, self.from_ms, self.drops_runs, saved_entry, *times]
 
 
 def with_pause_change(pauses: Spans, change_ms: int, *, is_paused: bool) -> Spans:
@@ -131,11 +131,11 @@ def timed_rules(changes: Sequence[Change], live: Sequence[Change] = ()) -> Itera
     """Yield each version that matches events with its interval: when it starts matches, and until when it sees events.
 
     `changes` are in order. If they are in shadow, `live` are the live ones: a higher live version ends a shadow version
-    and its runs, unless a still higher shadow version has started. Pauses are ignored.
+    and its runs, unless a still higher shadow version has started. A pause counts once it is over (`resumed_ms`).
     """
     for number, change in enumerate(changes):
         if change.entry is None:
-            continue
+            continue  # a retirement, for example, only ends the previous version
         later = changes[number + 1 :]
         live_ends = [e.from_ms for e in live if e.version > change.version and not _is_overtaken(e, later)]
         starts_until_ms = min([change.starts_until_ms, *(c.from_ms for c in later[:1]), *live_ends])
@@ -169,14 +169,14 @@ def _is_overtaken(live_change: Change, later: Sequence[Change]) -> bool:
 
 
 def parts(rule: DeployedRule, pauses: Spans) -> Iterator[DeployedRule]:
-    """Divide a version at its pauses. Each part ends, with its runs, where the next pause begins."""
+    """Divide a version at its pauses. A pause ends a part and its runs, and the next part begins without runs."""
     for pause_ms, resumed_ms in pauses:
-        if pause_ms > rule.from_ms:  # it starts no matches and sees no events from the pause on
+        if pause_ms > rule.from_ms:  # its last start of a match and its last event are before the pause
             yield replace(
                 rule, starts_until_ms=min(rule.starts_until_ms, pause_ms), until_ms=min(rule.until_ms, pause_ms)
             )
         if resumed_ms > rule.from_ms:
-            rule = replace(rule, from_ms=resumed_ms, resumed_ms=resumed_ms, carries=0)  # it takes over no runs
+            rule = replace(rule, from_ms=resumed_ms, resumed_ms=resumed_ms, carries=0)  # 0: it takes over no runs
         if rule.from_ms >= rule.starts_until_ms:
             return
     yield rule
@@ -185,14 +185,14 @@ def parts(rule: DeployedRule, pauses: Spans) -> Iterator[DeployedRule]:
 def settled(changes: Sequence[Change], live: Sequence[Change], pauses: Spans, watermark_ms: int) -> tuple[Change, ...]:
     """Write the times that the watermark has passed into the changes of a rule, for they are final. Drop finished ones.
 
-    A change is finished when its version can neither start a match nor have an open run, and it has ended earlier
-    versions. `live` are the live changes if these are in shadow, which they end. `pauses` are pauses that are over.
+    A change is finished when its version can neither start a match (from `starts_until_ms` on) nor have an open run
+    (from `until_ms` on), and it has ended earlier versions. `live` changes end `changes` in shadow. `pauses` are over.
     """
     rules = {change.version: rule for change, rule in timed_rules(changes, live)}
     remaining: list[Change] = []
     for change in changes:
         rule = rules.get(change.version)
-        if rule is None or end_of(rule) <= watermark_ms:  # it matches nothing any more, or never does, as a retirement
+        if rule is None or end_of(rule) <= watermark_ms:  # it matches nothing any more (a retirement: never)
             if change.from_ms > watermark_ms:  # it is still to end earlier versions
                 remaining.append(change)
             continue

@@ -34,11 +34,11 @@ PastValues = Mapping[str, Mapping[str, Slot]]
 
 
 def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Lists = NO_LISTS) -> PastValues:
-    """Compute the histories and list memberships of a pattern at each event, by event id and text; {} without any."""
-    rule = DeployedRule("past", 1, 1, "past", pattern)
+    """Compute a pattern's histories (aggregates over past events) and list memberships by event id and their text."""
+    rule = DeployedRule(rule_id="past", version=1, epoch=1, content_hash="past", pattern=pattern)
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
     listed = ((number, column.computed) for number, column in enumerate(program.columns) if column.is_listed)
-    computed: list[tuple[int, Expr]] = [(number, expr) for number, expr in listed if expr is not None]
+    computed: list[tuple[int, Expr]] = [(number, expr) for number, expr in listed if expr is not None]  # by column
     computed += [] if program.histories is None else [(h.number, h.expr) for h in program.histories.histories]
     if not computed or len(batch) == 0:
         return {}
@@ -51,7 +51,7 @@ def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Li
 
 
 def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain, start_ms: int) -> EventBatch:
-    """Build a batch of a test's events, keyed as in the engine. The test starts at `start_ms`."""
+    """Build a batch of a test's events. `domain` has the fields of their keys. The test starts at `start_ms`."""
     rows = [dict(event.fields) for event in events]
     columns = {}
     for name, type_ in data_columns(schema).items():
@@ -62,9 +62,9 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
         np.array([schema.code(event.event_type) for event in events], np.int16),
         np.array([start_ms + event.time_ms for event in events], np.int64),
         columns,
-        (),
+        poison=(),
     )
-    batch, unkeyed_count = route(decoded, domain, schema.columns())
+    batch, unkeyed_count = route(decoded, domain, schema.columns())  # gives each event its key, as in a job
     assert unkeyed_count == 0, "the check gives every event of a test its key"
     return batch
 

@@ -59,17 +59,17 @@ def _shown(part: Expr, event: Fields, bound: BoundFields) -> Iterator[tuple[str,
 
 
 def _side_texts(expr: Binary, event: Fields, bound: BoundFields) -> tuple[str, str]:
-    """Write both sides of a comparison, with as many digits as its outcome needs."""
+    """Write both sides of a comparison in the shortest form whose texts compare like the values."""
     short = [_short(_uncast(side), event, bound, digits=10) for side in (expr.left, expr.right)]
     order = _order(expr, event, bound) if expr.left.type.kind in _NUMBERS else None
     if order is None:
         return short[0], short[1]
-    forms = [short] if not has_average(expr) else []
+    forms = [short] if not has_average(expr) else []  # an average is compared with all of its digits
     forms += [
         [_short(_uncast(side), event, bound, digits=_FLOAT_DIGITS) for side in (expr.left, expr.right)],
-        [_short(side, event, bound, digits=_FLOAT_DIGITS) for side in (expr.left, expr.right)],
+        [_short(side, event, bound, digits=_FLOAT_DIGITS) for side in (expr.left, expr.right)],  # with its casts
     ]
-    for first, second in forms:
+    for first, second in forms:  # from short to long
         if _text_order(first, second) == order:
             return first, second
     return _long_texts(expr, event, bound, order)

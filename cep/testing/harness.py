@@ -193,7 +193,7 @@ def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels:
         unpaired = [f for n, f in enumerate(found_matches) if n not in pairs.values()]
         for n, one in enumerate(expected):
             if n not in pairs:
-                nearest = min(unpaired, key=partial(fitting, one, labels=labels), default=None)
+                nearest = min(unpaired, key=partial(misfit_count, one, labels=labels), default=None)
                 differences.append(Difference(one, None, nearest))
         differences += _unexpected(test, unpaired, labels, is_timeout=is_timeout)
     for count in test.counts:
@@ -223,7 +223,7 @@ def _unexpected(
 
 def _assigned(expected: list[Expected], observed: list[ObservedMatch], labels: dict[str, str]) -> dict[int, int]:
     """Assign to each expectation its own match, for as many as possible: augmenting paths (Kuhn, 1955)."""
-    fits = [[n for n, one in enumerate(observed) if fitting(e, one, labels) == 0] for e in expected]
+    fits = [[n for n, one in enumerate(observed) if misfit_count(e, one, labels) == 0] for e in expected]
     owner: dict[int, int] = {}
 
     def place(index: int, tried: set[int]) -> bool:
@@ -240,9 +240,9 @@ def _assigned(expected: list[Expected], observed: list[ObservedMatch], labels: d
     return {index: n for n, index in owner.items()}
 
 
-def fitting(expected: Expected, observed: ObservedMatch, labels: dict[str, str]) -> int:
+def misfit_count(expected: Expected, observed: ObservedMatch, labels: dict[str, str]) -> int:
     """Count the properties of a match that differ from an expectation; 0 is a fit."""
-    wrong = 2 * (expected.key not in (None, labels[observed.key]))
+    wrong = 2 * (expected.key not in (None, labels[observed.key]))  # twice: a match on the right key is nearer
     wrong += expected.at_ms is not None and START_MS + expected.at_ms != observed.at_ms
     values = {name: (value, type_) for name, value, type_ in observed.values}
     for expected_value in expected.values:

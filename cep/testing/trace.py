@@ -51,18 +51,18 @@ class _Tracer:
         self.positions = self.automaton.positions
         names = tuple(p.variable for p in self.positions)
         self.conditions = Conditions(pattern, names, events)
-        self.start = Run(0, None, 0)
+        self.start = Run(number=0, parent=None, position=0)  # the run that has taken no event
         self.runs: list[Run] = []
         self.matches: list[TracedMatch] = []
-        self.misses: dict[int, list[tuple[Run, Miss]]] = {}
+        self.misses: dict[int, list[tuple[Run, Miss]]] = {}  # by row of the event that did not fit the run
         self.steps = self.runs_count = 0
-        all_waits = [w for p in self.positions for w in p.waits]
-        self.in_order = pattern.skip.in_order and pattern.skip.kind is not SkipKind.NONE
+        all_waits = [w for p in self.positions for w in p.waits]  # the transitions that a run can wait for
+        self.in_order = pattern.skip.in_order and pattern.skip.kind is not SkipKind.NONE  # emits the first start first
         self.times_out = pattern.timeout_measures is not None
         # A deadline can give a match (of an absence, or in order) or a time-out, so deadlines are processed in order.
         self.has_deadlines = self.times_out or self.in_order or any(w.target is None for w in all_waits)
         is_strict = any(w.link is Link.NEXT or any(g.moment == "next" for g in w.guards) for w in all_waits)
-        self.counts_events = is_strict or self.in_order or pattern.within_events is not None  # so ordinals count
+        self.counts_events = is_strict or self.in_order or pattern.within_events is not None  # by ordinal
         self.within_ms = _whole(pattern.within_ms)
         self.within_events = _whole(pattern.within_events)
 
@@ -97,7 +97,7 @@ class _Tracer:
                 self._close_all(run, Why.EVENTS, event.time_ms, event.row)
             else:
                 self._offer(run, event)
-        self._release(before, event.time_ms)
+        self._apply_skip(before, event.time_ms)
         self.runs = [run for run in self.runs if run.open or run.awaits_emission]
 
     def _offer(self, run: Run, event: TracedEvent) -> None:
@@ -128,13 +128,13 @@ class _Tracer:
         """Take the event if it matches the wait (a possible next step) and may be taken: is not too early. Otherwise
         close a wait that accepts only the very next event."""
         wait = self.positions[run.position].waits[index]
-        if may_take and wait.target is not None and self._suits(run, index, event):
+        if may_take and wait.target is not None and self._fits_wait(run, index, event):
             self._take(run, index, event)
             if wait.link is not Link.FOLLOWED_BY_ANY and not self._stays_open(run, wait):
                 self._close(run, Closing(index, Why.TAKEN, event.time_ms, event.row))
         elif wait.link is Link.NEXT and wait.target is not None:
             self._close(run, Closing(index, Why.CONDITION, event.time_ms, event.row))
-        elif wait.link is Link.NEXT:  # an absence as the very next event: this event is another one
+        elif wait.link is Link.NEXT:  # `!x` as the very next event: this one is not x, so the absence is certain
             self._complete(run, event.time_ms, index)
             self._close(run, Closing(index, Why.CERTAIN, event.time_ms, event.row))
 
@@ -142,8 +142,8 @@ class _Tracer:
         """Return True if an open wait keeps this one open after any event."""
         return any(self.positions[run.position].waits[index].loop in wait.reopens for index in run.open)
 
-    def _suits(self, run: Run, index: int, event: TracedEvent) -> bool:
-        """Return True if the event matches the wait; otherwise note why not."""
+    def _fits_wait(self, run: Run, index: int, event: TracedEvent) -> bool:
+        """Return True if the event matches the wait (a possible next step of the run); otherwise note why not."""
         wait = self.positions[run.position].waits[index]
         assert wait.target is not None, "only asked of a wait that takes"
         variable = self.positions[wait.target].variable
@@ -155,15 +155,15 @@ class _Tracer:
             return True
         miss = Miss(index, event.row, failed, stopped)
         nearest = run.misses.get(index)
-        if nearest is None or len(failed) <= len(nearest.failed):
+        if nearest is None or len(failed) <= len(nearest.failed):  # the fewest failed conditions; the last of equals
             run.misses[index] = miss
         self.misses.setdefault(event.row, []).append((run, miss))
         return False
 
     def _close_by_guard(self, run: Run, index: int, event: TracedEvent, *, before: bool) -> bool:
         """Close the wait if a guard forbids the event. Return True if one does. With `before`, check the guards that
-        apply before the event is taken, otherwise the other guards. A greedy guard (its loop goes on) applies until an
-        event "frees" it, which adds the condition that it met to `run.freed`."""
+        apply before the event is taken ("before", "greedy"), otherwise the others: "after", "next" (the very next event
+        only), "stop" (ends a loop), and "frees", which ends a greedy guard: its condition goes to `run.freed`."""
         wait = self.positions[run.position].waits[index]
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
@@ -176,7 +176,7 @@ class _Tracer:
             if guard.moment == "next" and event.ordinal != run.ordinal + 1:
                 continue
             if run is not self.start and self._gaps_allow(run, guard.bounds, event) < 1:
-                continue
+                continue  # too early or too late for the guard; the start has not yet a time to measure from
             if self.conditions.closes(guard, event, run):
                 if guard.moment != "frees":
                     self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
@@ -224,11 +224,11 @@ class _Tracer:
         position = self.positions[target]
         count = child.counts[target]
         child.open = [i for i, w in enumerate(position.waits) if not position.loops or _opens(w, count)]
-        child.opened = tuple(child.open)
+        child.opened = tuple(child.open)  # a copy: waits that close leave `open`
         child.expiry_ms = self._expiry_ms(child)
         parent.children.append(child)
         self.conditions.covered.positions.add(target)
-        self.conditions.covered.waits.add((parent.position, index))
+        self.conditions.covered.waits.add((parent.position, index))  # for the coverage of the tests
         if child.open:
             self.runs.append(child)
         if position.accepts and (position.accept_min <= 1 or count >= position.accept_min):
@@ -275,17 +275,17 @@ class _Tracer:
         return min(firing) if firing else max(deadlines, default=-_FOREVER)
 
     def _expire(self, until_ms: int, events_count: int) -> None:
-        """Process all deadlines up to `until_ms`, in order."""
+        """Process all deadlines up to `until_ms`, in order. The key's stream has had `events_count` events by then."""
         while True:
             due_ms = min((r.expiry_ms for r in self.runs if r.open), default=_FOREVER + 1)
             if due_ms > until_ms:
                 return
             before = len(self.matches)
             for run in [r for r in self.runs if r.open and r.expiry_ms <= due_ms]:
-                self._close_missed(run, events_count)
+                self._close_missed_next(run, events_count)
                 if run.open:
-                    self._close_due(run, due_ms, due_ms, Why.WITHIN, events_count)
-            self._release(before, due_ms)
+                    self._close_due(run, until_ms=due_ms, at_ms=due_ms, why=Why.WITHIN, events_count=events_count)
+            self._apply_skip(before, due_ms)  # to the matches of this deadline
             if due_ms >= _FOREVER:
                 return
 
@@ -294,12 +294,13 @@ class _Tracer:
         before = len(self.matches)
         for run in list(self.runs):
             if run.open and event.ordinal - run.start_ordinal >= self.within_events:
-                self._close_missed(run, event.ordinal)
+                self._close_missed_next(run, event.ordinal)
                 if run.open:
                     self._close_due(run, _FOREVER + 1, event.time_ms, Why.EVENTS, event.ordinal)
-        self._release(before, event.time_ms)
+        self._apply_skip(before, event.time_ms)
 
-    def _close_missed(self, run: Run, events_count: int) -> None:
+    def _close_missed_next(self, run: Run, events_count: int) -> None:
+        """Close the waits that accept only the very next event if that has come."""
         if events_count > run.ordinal + 1:
             waits = self.positions[run.position].waits
             between = next((e for e in self.events if e.ordinal == run.ordinal + 1), None)
@@ -320,7 +321,7 @@ class _Tracer:
             has_absence, ran_out = has_absence or is_absence, ran_out or not is_absence
             if is_absence:
                 self.conditions.covered.waits.add((run.position, index))
-            late = why is Why.WITHIN and self._is_late(run, waits[index])
+            late = why is Why.WITHIN and self._is_late(run, waits[index])  # the time of the step, not of the match
             reason = Why.CERTAIN if is_absence else Why.LATE if late else why
             closed_ms = at_ms if is_absence else min(at_ms, self._deadline_ms(run, waits[index]))
             self._close(run, Closing(index, reason, closed_ms))
@@ -330,9 +331,9 @@ class _Tracer:
         run.is_reported = run.is_reported or is_new_timeout
         if has_absence and self.in_order:
             self._complete(run, at_ms, None)
-            # The complete run waits to be emitted. A deadline completed it, so it comes after the last event's matches.
-            self.runs[-1].ordinal = events_count - 1
-            self.runs[-1].expiry_ms = _AFTER_FOREVER + at_ms
+            # The complete run waits to be emitted: after the last event's matches, and in the order of deadlines.
+            self.runs[-1].ordinal = events_count - 1  # of the last event
+            self.runs[-1].expiry_ms = _AFTER_FOREVER + at_ms  # larger than for runs that an event completed
             has_absence = False
         if has_absence or is_new_timeout:
             self._emit(run, at_ms, is_match=has_absence, is_timeout=is_new_timeout)
@@ -355,45 +356,45 @@ class _Tracer:
         if self.has_deadlines:
             self._expire(min(self.interval.until_ms, self.end_ms), events_count)
         for run in self.runs:
-            self._close_missed(run, events_count)
+            self._close_missed_next(run, events_count)
             if run.expiry_ms < _FOREVER and run.expiry_ms <= self.end_ms and not self.has_deadlines:
                 self._run_out(run)
 
     # -------------------------------------------------------------------------------------------------- skip
 
-    def _release(self, before: int, at_ms: int) -> None:
+    def _apply_skip(self, before: int, at_ms: int) -> None:
         """Apply the skip strategy to the matches from `before` on, which belong to one event or deadline."""
         if self.in_order:
             self._emit_in_order(at_ms)
         elif self.pattern.skip.kind is not SkipKind.NONE:
             self._choose_matches([m for m in self.matches[before:] if m.is_match], at_ms)
 
-    def _choose_matches(self, waiting: list[TracedMatch], at_ms: int) -> None:
-        """Choose among the matches of one moment, the best first. With the skip clause it covers the matches and runs
-        that started before some row: drop or close these."""
-        while waiting:
-            best = min(waiting, key=lambda match: self._preference(match.run))
-            waiting.remove(best)
+    def _choose_matches(self, candidates: list[TracedMatch], at_ms: int) -> None:
+        """Choose among the matches of one moment, the best first. The pattern's `skip` lets a chosen match forbid the
+        matches and runs that started before a row, `covered_until`: drop or close these."""
+        while candidates:
+            best = min(candidates, key=lambda match: self._preference(match.run))
+            candidates.remove(best)
             covered_until = self._covered_until(best.run)
-            for match in waiting:
+            for match in candidates:
                 if match.run.start_row < covered_until:
                     match.dropped_by = best.number
                     if match.is_timeout:  # no match any more, but a time-out all the same
                         match.is_timeout = False
                         self._emit(match.run, match.detected_ms, is_match=False, is_timeout=True)
-            waiting = [m for m in waiting if m.dropped_by is None]
+            candidates = [m for m in candidates if m.dropped_by is None]
             self._close_covered(covered_until, best, at_ms)
 
     def _emit_in_order(self, at_ms: int) -> None:
         """Emit the complete runs of `skip … in order`, the earliest start first, while no open run started earlier.
-        Each covers the runs that started before some row: close these."""
+        Each forbids (covers) the runs that started before the row where matching goes on: close these."""
         while True:
             waiting = [run for run in self.runs if run.awaits_emission]
             if not waiting:
                 return
-            best = min(waiting, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *self._preference(run)[1:]))
+            best = min(waiting, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *self._preference(run)))
             if any(run.open and run.start_row < best.start_row for run in self.runs):
-                return
+                return  # a run that started earlier may still give a match
             match = self._emit(best, at_ms, is_match=True, is_timeout=False)
             best.awaits_emission = False
             self._close_covered(self._covered_until(best), match, at_ms)

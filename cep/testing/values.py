@@ -39,11 +39,11 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 class Twofold(NamedTuple):
-    """A number: the nearest float, the rest, and the size that its error is a share of."""
+    """A number with twice the digits of a float: the sum of `high` and `low`."""
 
-    high: float
-    low: float
-    size: float
+    high: float  # the nearest float
+    low: float  # the rest
+    size: float  # the size that the error is a share of
 
 
 def exact(high: float, low: float = 0.0) -> Twofold:
@@ -52,8 +52,8 @@ def exact(high: float, low: float = 0.0) -> Twofold:
 
 
 def mean_of(numbers: Sequence[int | float], scale: int | None) -> Twofold | None:
-    """Compute the average of decimals with `scale` digits, or of floats (None), as the engine does: in order. The rests
-    that rounding takes from the sum of floats are added up, too; decimals are added as two words of 32 bits."""
+    """Compute the average of decimals with `scale` digits, or of floats (None), to the last bit as the engine does. The
+    rounding errors of a sum of floats are added to it. Decimals are summed in halves of 32 bits, without overflow."""
     if not numbers:
         return None
     count = exact(float(len(numbers)))
@@ -95,8 +95,8 @@ def compared(expr: Binary, event: Fields, bound: BoundFields) -> bool | None:
 
 
 def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
-    """Evaluate one side of a comparison with an average as a float and its rest: a float alone would be rounded, and
-    the comparison wrong at the last digit. The error of the number is a share of its `size`."""
+    """Evaluate one side of a comparison with an average. The result has a float and its rest, because a comparison of
+    rounded floats would be wrong at the last digit. Its error is at most a fixed share of its `size`."""
     if is_average(expr):
         return _average(expr, event, bound)
     if not expr.type.is_float:
@@ -119,7 +119,7 @@ def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
             slot = value_of(expr, event, bound)
             if slot is None:
                 return None
-            plain = exact(float(slot))
+            plain = exact(float(slot))  # a float that was rounded before has a larger error
             return plain if is_exact_float(expr) else plain._replace(size=plain.size * FLOAT_SIZE)
 
 
@@ -342,8 +342,8 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
 
 
 def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
-    """Divide two numbers, null by 0: the counts if both sides count the same unit, such as cents, because they are
-    exact; otherwise the floats."""
+    """Divide two numbers; the result is null if the divisor is 0. If both are counts of the same unit, such as cents,
+    divide the counts, because they are exact. Otherwise divide the floats."""
     units = same_units(expr.left, expr.right)
     sides = units or (expr.left, expr.right)
     left, right = (value_of(side, event, bound) for side in sides)
@@ -424,7 +424,7 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[float], Slot]] = {
 
 
 def _rounded(expr: Call, value: float) -> Slot:
-    """Round a number: halves away from zero. A decimal gets a coarser scale."""
+    """Round a number: halves away from zero. A decimal (a count of its smallest unit) gets a coarser scale."""
     source = expr.arguments[0].type
     if source.is_float:
         digits = expr.arguments[1] if len(expr.arguments) > 1 else None
@@ -435,8 +435,8 @@ def _rounded(expr: Call, value: float) -> Slot:
         return whole // step
     if expr.fn == "ceil":
         return -(-whole // step)
-    size = (abs(whole) + step // 2) // step
-    return -size if whole < 0 else size
+    magnitude = (abs(whole) + step // 2) // step
+    return -magnitude if whole < 0 else magnitude
 
 
 def _rounded_float(fn: str, value: float, digits: int) -> float:
@@ -445,10 +445,10 @@ def _rounded_float(fn: str, value: float, digits: int) -> float:
     if fn == "ceil":
         return -float(np.floor(-value))
     units = 10.0**digits
-    size = abs(value) * units
-    whole = float(np.floor(size))
-    # The fractional part is exact, size + 0.5 is not. For an infinity it is NaN, which is below a half.
-    nearest = (whole + 1.0 if size - whole >= 0.5 else whole) / units
+    magnitude = abs(value) * units
+    whole = float(np.floor(magnitude))
+    # The fractional part is exact, magnitude + 0.5 is not. For an infinity it is NaN, which is below a half.
+    nearest = (whole + 1.0 if magnitude - whole >= 0.5 else whole) / units
     return -nearest if value < 0 else nearest
 
 

@@ -17,7 +17,17 @@ from cep.kernels.text.members import _contains, distinct
 from cep.lists import store as module
 from cep.lists.entries import Keys, is_kind, keys_of, read_entries
 from cep.lists.members import EMPTY, KeySet, build, chosen, joined, mapped, write
-from cep.lists.store import NOTHING, Content, FixedVersion, ListStore, ListVersion, fixed, name_of, spans, timeline_of
+from cep.lists.store import (
+    NO_ENTRIES,
+    Content,
+    FixedVersion,
+    ListStore,
+    ListVersion,
+    fixed,
+    name_of,
+    spans,
+    timeline_of,
+)
 
 # Membership of each kind of list against plain Python; a changing list against a changing set.
 
@@ -310,7 +320,7 @@ def test_a_store_keeps_each_set_once(tmp_path: Path, is_folder: bool) -> None:
     store.put("one", lambda: pytest.fail("made again"))
     store.put("two", lambda: members("b"))
     assert store.get("one") is store.get("one")
-    assert len(store.get(NOTHING)) == 0
+    assert len(store.get(NO_ENTRIES)) == 0
     assert store.get("two").has(keys_of(["a", "b"], "string")[0]).tolist() == [False, True]
     store.keep_only(["two"])
     with pytest.raises((StateCorruptError, KeyError)):

@@ -124,7 +124,7 @@ def _check_panes(checker: Checker, node: syntax.HistorySyntax, window: HistoryWi
 def _argument(
     checker: Checker, node: syntax.HistorySyntax, fn: HistoryFn, scope: Scope, field: syntax.Member | None
 ) -> tuple[EventType, Expr | None]:
-    """Return the type of the past events of a history and the value of each event."""
+    """Check the argument of a history, as in `sum(payment.amount over 1 h)`. Return its event type and its value."""
     argument = node.argument
     if isinstance(argument, syntax.NameRef):
         event_type = _event_type(checker, argument, scope)
@@ -141,7 +141,7 @@ def _argument(
         message = f"`{fn}` takes an event type"
         checker.refuse("CEP317", message, argument.span, f"write `{fn}(transaction …)`", scope.labels())
     # `transaction.amount` is a field of the "variable" transaction, as in an aggregate over bound events.
-    holder = AggregateArgument(fn)
+    holder = AggregateArgument(fn)  # the check of the argument writes the variable that it finds into it
     variables = {n: VariableInScope(e, Bound.ALWAYS, argument.span) for n, e in scope.events.items()}
     value = checker.check(argument, replace(scope, aggregate=holder, variables=variables))
     if holder.variable is None:

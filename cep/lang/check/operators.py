@@ -93,7 +93,7 @@ def unify(
     """Convert two values to one type. With `exact`, a literal may not have more digits than the value next to it."""
     for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
         if isinstance(const, Const) and types.is_raw(const, other.type):
-            # The report must not quote the value.
+            # A protected field holds tokens (keyed hashes). The report must not quote the raw value.
             message = f"a value of type {other.type} is a token here, and this is none"
             help_line = "write the token, as alerts show it; never write the value itself into a rule"
             checker.refuse("CEP320", message, span, help_line, scope.labels())
@@ -108,7 +108,7 @@ def unify(
         target = types.common_number(*targets)
         for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
             if isinstance(const, Const) and not isinstance(other, Const) and types.cast(const, other.type) is not None:
-                target = other.type
+                target = other.type  # a literal gets the type of the other value if it fits
             elif exact and isinstance(const, Const) and not isinstance(other, Const):
                 _check_digits(checker, const, other.type, span, scope)
         targets = (target, target)

@@ -94,15 +94,15 @@ def _element(element: syntax.ElementSyntax, before: Before, order: Order, *, neg
     if isinstance(element, syntax.VariableSyntax):
         order.variables.append((element, negated))
         order.before.setdefault(element.name, before)
-        inside = before.joined(Before(frozenset((element.name,)), frozenset((element.name,))))
+        inside = before.joined(Before(maybe=frozenset((element.name,)), surely=frozenset((element.name,))))
     else:
         start = before
         if is_loop(suffix.repeat):  # an earlier round may have bound the variables of the group
-            start = before.joined(Before(frozenset(names_of(element))))
+            start = before.joined(Before(maybe=frozenset(names_of(element))))
         inside = _body(element.body, start, order)
-    if suffix.until_span is not None:
-        order.before_until[suffix.until_span] = Before(before.maybe | inside.maybe, before.surely)
-    return Before(inside.maybe, before.surely) if may_be_empty(suffix.repeat) else inside
+    if suffix.until_span is not None:  # the condition that ends a repetition
+        order.before_until[suffix.until_span] = Before(maybe=before.maybe | inside.maybe, surely=before.surely)
+    return Before(maybe=inside.maybe, surely=before.surely) if may_be_empty(suffix.repeat) else inside
 
 
 def names_of(element: syntax.ElementSyntax) -> list[str]:

@@ -27,8 +27,8 @@ class Around:
     """The surroundings of an element."""
 
     window: bool  # there is a time window
-    last: bool  # everything after the element can match nothing
-    completes: bool  # the last event of the element may complete the match: no absence follows
+    rest_may_be_empty: bool  # everything after the element can match nothing
+    may_complete: bool  # the last event of the element may complete the match: no absence follows
 
 
 def check_structure(draft: Draft) -> None:
@@ -56,7 +56,7 @@ class _StructureChecker:
     def check(self, structure: syntax.SequenceSyntax) -> ir.SequenceNode:
         """Check the whole structure and return its nodes. Sets `within_ms` and `within_events`."""
         self._whole_windows(structure.windows)
-        around = Around(window=self.within_ms is not None, last=True, completes=True)
+        around = Around(window=self.within_ms is not None, rest_may_be_empty=True, may_complete=True)
         steps = self._steps(structure, around, ir.Link.FOLLOWED_BY)
         if body_can_be_empty(structure):
             help_line = (
@@ -138,16 +138,18 @@ class _StructureChecker:
     def _steps(self, body: syntax.SequenceSyntax, around: Around, first_link: ir.Link) -> tuple[ir.Step, ...]:
         """Check the steps of a sequence from the last to the first, because a step needs to know what may follow it."""
         steps: list[ir.Step] = []
-        last, completes = around.last, around.completes  # all that follows may be empty; no absence must follow either
+        rest_may_be_empty = around.rest_may_be_empty  # the steps after this one can match nothing
+        may_complete = around.may_complete  # and none of them is an absence
         for index in reversed(range(len(body.steps))):
             step = body.steps[index]
             link = step.link if index else first_link
-            # The step time of an absence is its window, unless it is next to a `, !x` without a time, which has none.
+            # The step time of an absence is its window, unless a `, !x` without step time stands next to it.
             has_own_window = step.negated and step.gap_max is not None and not _is_next_to_not_next(body.steps, index)
-            inside = Around(around.window or has_own_window, last, completes)
+            inside = Around(around.window or has_own_window, rest_may_be_empty, may_complete)
             steps.append(self._step(step, link, inside, is_first=index == 0))
             is_optional = not step.negated and can_be_empty(step.element)
-            last, completes = last and (step.negated or is_optional), completes and is_optional
+            rest_may_be_empty = rest_may_be_empty and (step.negated or is_optional)
+            may_complete = may_complete and is_optional
         return tuple(reversed(steps))
 
     def _step(self, step: syntax.StepSyntax, link: ir.Link, around: Around, *, is_first: bool) -> ir.Step:
@@ -172,14 +174,14 @@ class _StructureChecker:
         elif element.suffix.first_span is not None:
             message = "an absence has no repetition"
             self.collector.add("CEP411", message, element.suffix.first_span, f"write `!{element.name}`")
-        if link is not ir.Link.NEXT and around.last and not around.window and not is_first:
+        if link is not ir.Link.NEXT and around.rest_may_be_empty and not around.window and not is_first:
             message = "this absence would never be certain: nothing has to follow it, and no window ends the wait"
             self.collector.add("CEP401", message, step.span, "add `within 5 min` at the end")
 
     def _element(self, element: syntax.ElementSyntax, around: Around) -> ir.Node:
         if isinstance(element, syntax.VariableSyntax):
             self._loop_rules(element)
-            if around.completes:
+            if around.may_complete:
                 self._greed_at_end(element)
             return ir.VarNode(element.name, self._quantifier(element.suffix))
         return self._group(element, around)

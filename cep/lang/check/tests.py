@@ -197,7 +197,7 @@ class _TestChecker:
         return values
 
     def _key(self, key: syntax.ScriptedKeySyntax) -> None:
-        """Note the field values of a key at the place where a test first names it."""
+        """Note the values of a key's fields, as given or from its label, where a test first names it: `alice: …`."""
         label = _label_text(key.label)
         if label in self.keys:
             if key.fields:

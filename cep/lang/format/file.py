@@ -19,7 +19,7 @@ from cep.lang.syntax import Declaration, ImportSyntax, PatternTestSyntax
 
 INDENT = 2
 _CLAUSE_COLUMN = 9  # two for the indentation, five for the longest word, two spaces
-_TIGHT = ("import", "list", "define")  # may stand on neighbouring lines
+_TIGHT = ("import", "list", "define")  # declarations that may stand on neighbouring lines
 
 
 def format_text(text: str, name: str = "<text>") -> tuple[str | None, list[Diagnostic]]:
@@ -47,6 +47,7 @@ def _written(lines: Iterable[Line]) -> str:
 
 
 def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line]:
+    """Format all declarations of a file, with blank lines between them except between neighbours in `_TIGHT`."""
     by_offset = {piece.token.span.start: position for position, piece in enumerate(pieces)}
     # The span of an import is whole; other spans are of a name, and the token before it is the word.
     starts = [by_offset[d.span.start] - (0 if isinstance(d, ImportSyntax) else 1) for d in declarations]
@@ -55,7 +56,7 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
     before = ""
     for (begin, end), declaration in zip(pairwise(starts), declarations, strict=True):
         group = pieces[begin:end]
-        word = group[0].text
+        word = group[0].text  # the kind of the declaration, such as `pattern`
         comments = list(group[0].comments)
         wanted_blank = (word not in _TIGHT or before not in _TIGHT) and not word == before == "test"
         had_blank = bool(comments) and comments[0] == ""

@@ -91,21 +91,21 @@ def pieces(lexed: Lexed, text: str) -> list[Piece]:
             if pieces and "\n" not in between and not own_comments and not pieces[-1].end_comment:
                 pieces[-1].end_comment = comment.text.rstrip()
             else:
-                _blank(own_comments, between)
+                _keep_blank_line(own_comments, between)
                 own_comments.append(comment.text.rstrip())
             end = comment.span.end
             position += 1
         if token.first_on_line:
-            _blank(own_comments, text[end : token.span.start])
+            _keep_blank_line(own_comments, text[end : token.span.start])
         piece.comments = tuple(own_comments)
         end = token.span.end
-        if pieces and pieces[-1].text == "," and piece.text in ("]", ")"):
-            _absorb(pieces, piece)
+        if pieces and pieces[-1].text == "," and piece.text in ("]", ")"):  # a comma with nothing after it
+            _drop_last_comma(pieces, piece)
         pieces.append(piece)
     return pieces
 
 
-def _absorb(pieces: list[Piece], piece: Piece) -> None:
+def _drop_last_comma(pieces: list[Piece], piece: Piece) -> None:
     """Leave out a comma before a closing bracket; its comments stay."""
     comma = pieces.pop()
     end_comment = comma.end_comment
@@ -116,7 +116,7 @@ def _absorb(pieces: list[Piece], piece: Piece) -> None:
     piece.comments = (*(c for c in comma.comments if c), *moved, *piece.comments)
 
 
-def _blank(comments: list[str], between: str) -> None:
+def _keep_blank_line(comments: list[str], between: str) -> None:
     if between.count("\n") > 1 and comments[-1:] != [""]:
         comments.append("")
 
@@ -182,7 +182,7 @@ def _gaps(group: Sequence[Piece], style: Style) -> list[_Gap]:
             space = _structure_space(left, piece, around)
             if piece.text == "within" and not around:
                 is_of_group = any(_is(other, "->", "->>", ",", "|", "&") for other in group[position : position + 4])
-                space = space if is_of_group else "  "
+                space = space if is_of_group else "  "  # the window of the whole pattern stands apart
         else:
             space = _expression_space(group[position - 2] if position > 1 else None, left, piece)
         rank = _break_rank(group, position, in_structure=in_structure)
@@ -190,7 +190,7 @@ def _gaps(group: Sequence[Piece], style: Style) -> list[_Gap]:
             rank = _RANKS["between"]  # this `and` joins no conditions: it binds as strongly as its `between`
             open_betweens -= 1
         open_betweens += piece.text == "between"
-        gaps.append(_Gap(space, len(open_brackets), rank if left is not None else None))
+        gaps.append(_Gap(space, len(open_brackets), rank if left is not None else None))  # None: no line begins here
         if piece.is_symbol and piece.text in _OPEN:
             is_until = left is not None and left.text == "until" and has_structure
             open_brackets.append("until" if is_until or "until" in open_brackets else piece.text)

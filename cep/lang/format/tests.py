@@ -38,17 +38,17 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
     return [*lines, Line(0, "}", group[last].end_comment)]
 
 
-def _key(group: list[Piece], begin: int, end: int, events: list[int], time_width: int) -> list[Line]:
-    """Format one key of a test, tokens [begin, end): its label and its events, which begin at `events`, in lines."""
-    head = without(group[begin : events[0] if events else end], (";", ","))
-    rows = [_Event(without(group[a:b], (",", ";"))) for a, b in pairwise([*events, end])] if events else []
-    label = joined(head)
+def _key(group: list[Piece], begin: int, end: int, event_begins: list[int], time_width: int) -> list[Line]:
+    """Format one key of a test, tokens [begin, end), such as `alice: 0s login, 20s payment`: a line for each event."""
+    label_pieces = without(group[begin : event_begins[0] if event_begins else end], (";", ","))
+    rows = [_Event(without(group[a:b], (",", ";"))) for a, b in pairwise([*event_begins, end])] if event_begins else []
+    label = joined(label_pieces)
     lines: list[Line] = []
     column = _INDENT + len(label) + 1
     prefix = f"{label} "
-    is_commented = any(p.end_comment for p in head) or any(p.has_comment for p in head[1:])
+    is_commented = any(p.end_comment for p in label_pieces) or any(p.has_comment for p in label_pieces[1:])
     if is_commented or len(label) > _LABEL_MAX or not rows or any(rows[0].pieces[0].comments):
-        lines += wrap(head, Layout(_INDENT, aligned="", keep_breaks=False))
+        lines += wrap(label_pieces, Layout(_INDENT, aligned="", keep_breaks=False))
         column, prefix = _EVENTS_COLUMN, ""  # the label has a line of its own
     _align(rows)
     for row in rows:
@@ -63,7 +63,7 @@ class _Event:
     """An event of a test, such as `20s payment amount=5 x3 every 1s`: its time, type and fields as texts."""
 
     def __init__(self, pieces: list[Piece]) -> None:
-        """Divide the tokens of `20s payment amount=5 x3 every 1s` into time, type, fields and repetition."""
+        """Divide the tokens (pieces) of `20s payment amount=5 x3 every 1s` into time, type, fields and repetition."""
         self.pieces = pieces
         position = 0
         while pieces[position].token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
@@ -79,7 +79,7 @@ class _Event:
             for a, b in pairwise([*(s for s in starts if s < repeat), repeat])
         ]
         self.repeat = joined(pieces[repeat:])
-        self.widths = [len(text) for text in self.fields]  # to align equal fields of other events
+        self.widths = [len(text) for text in self.fields]  # `_align` widens them, to align events
 
     @property
     def text(self) -> str:

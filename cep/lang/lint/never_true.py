@@ -104,15 +104,15 @@ def _compared(part: Binary, ranges: dict[Expr, _Range]) -> bool:
     if isinstance(left, Const):
         op, left, right = _MIRRORED[op], right, left
     if not isinstance(right, Const):
-        # x < x; null aside it is false, and null is not true either.
+        # Without a constant, only a comparison such as x < x is never true: it is false, or null if x is null.
         return not (left == right and op in ("<", ">", "!="))
     if right.value is None:
-        return False
-    if isinstance(left, Const) and left.value is not None:
-        alone = _Range()
-        alone.only({left.value})
-        alone.compared(op, right.value)
-        return not alone.is_empty
+        return False  # a comparison with null is null
+    if isinstance(left, Const) and left.value is not None:  # two constants: compare with a range of one value
+        single_value = _Range()
+        single_value.only({left.value})
+        single_value.compared(op, right.value)
+        return not single_value.is_empty
     ranges.setdefault(left, _Range()).compared(op, right.value)
     return True
 

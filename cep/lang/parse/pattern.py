@@ -29,11 +29,11 @@ class _Parts:
     wheres: list[syntax.WhereSyntax] = field(default_factory=list)
     skip: syntax.SkipSyntax | None = None
     measures: list[syntax.AssignSyntax] = field(default_factory=list)
-    over_all: bool = False
+    over_all: bool = False  # `over all`: the pattern reads all events that have its key
     timeout_measures: list[syntax.AssignSyntax] | None = None
     timeout_span: Span | None = None
     produces: syntax.NameRef | None = None
-    broken: bool = False
+    broken: bool = False  # a clause could not be read, so that missing parts are not reported
 
 
 def parse_pattern(cursor: Cursor) -> syntax.PatternSyntax:
