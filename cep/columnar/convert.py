@@ -122,9 +122,9 @@ def plain_numbers(source: pa.Array, form: NumberForm) -> pa.Array:
 def guess_number_form(
     texts: Sequence[str], *, decimal: str = "", thousands: str = "", is_european: bool = False
 ) -> NumberForm | None:
-    """Guess the decimal sign of numbers that are texts. None: the plain form, such as 1200.50.
+    """Guess the separators of numbers that are texts. None: the plain form, such as 1200.50.
 
-    `decimal` and `thousands` are signs that are certain. `is_european`: other signs of the file suggest a decimal
+    `decimal` and `thousands` are separators that are certain. `is_european`: the rest of the file suggests a decimal
     comma, so that `1.200` alone may mean 1200. Raises: AmbiguousError if the texts mean one value with a decimal comma
     and another one with a decimal point, or if numbers of different forms are among them.
     """
@@ -137,22 +137,22 @@ def guess_number_form(
     forms = [form for form in forms if form.thousands == thousands] if thousands else forms
     counts = {form: sum(_matcher(form)(text) is not None for text in numbers) for form in forms}
     most = max(counts.values(), default=0)
-    if not most:
+    if not most:  # none of the texts is a number
         return NumberForm(decimal or ".", thousands) if decimal or thousands else None
     best = [form for form, count in counts.items() if count == most]
-    if len({form.decimal for form in best}) > 1:
-        with_sign = [text for text in numbers if re.search(r"\d[.,]\d", text)]
-        if with_sign:
+    if len({form.decimal for form in best}) > 1:  # with a comma or a point, equally many are numbers
+        with_separator = [text for text in numbers if re.search(r"\d[.,]\d", text)]
+        if with_separator:
             raise AmbiguousError(
-                f"{with_sign[0]} is one number with a decimal comma and another one with a decimal point"
+                f"{with_separator[0]} is one number with a decimal comma and another one with a decimal point"
             )
         best = [form for form in best if form.decimal == "."]
-    others = [text for text in numbers if not (decimal or thousands) and not _matcher(best[0])(text)]
-    others = [text for text in others if any(_matcher(form)(text) for form in FORMS)]  # numbers of other forms
-    if others and not any(all(_matcher(form)(text) for text in others) for form in best):
+    misfits = [text for text in numbers if not (decimal or thousands) and not _matcher(best[0])(text)]
+    misfits = [text for text in misfits if any(_matcher(form)(text) for form in FORMS)]  # numbers, of another form
+    if misfits and not any(all(_matcher(form)(text) for text in misfits) for form in best):
         fitting = next(text for text in numbers if _matcher(best[0])(text))
-        raise AmbiguousError(f"{others[0]} and {fitting} have different signs")
-    # Among forms that differ only in the sign of thousands, the usual one accepts most later values.
+        raise AmbiguousError(f"{misfits[0]} and {fitting} have different signs")
+    # The best forms differ only in the separator of thousands; the usual one accepts most later values.
     return next((form for form in best if form.thousands), best[0])
 
 
@@ -183,22 +183,16 @@ _WHOLE_DECIMAL = pa.decimal128(38, 18)  # whole numbers that are written with a 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How a source writes values, where that differs from the usual forms.
+    """How a source writes values, where that differs from the usual forms."""
 
-    unit: of times that are numbers (TIME_UNITS), also with a fraction. form: of times that are texts, as `strptime` has
-    it. zone: of times that name none; if an hour comes twice, the first is meant. minor: decimals are whole numbers of
-    their smallest unit; has_bytes: they are bytes. base: the moment since which times count units. numbers: the signs
-    in numbers that are texts. words: values of texts, symbols and truth values, each with the word that it means.
-    """
-
-    unit: str = ""
-    form: str = ""
-    zone: str = ""
-    minor: bool = False
-    has_bytes: bool = False
-    base: str = ""
-    numbers: NumberForm | None = None
-    words: tuple[tuple[str, str], ...] = ()
+    unit: str = ""  # of times that are numbers (TIME_UNITS), also with a fraction
+    form: str = ""  # of times that are texts, as `strptime` has it
+    zone: str = ""  # of times that name none; if an hour comes twice, the first is meant
+    minor: bool = False  # decimals are whole numbers of their smallest unit, such as cents
+    has_bytes: bool = False  # these whole numbers are written as big-endian bytes, or base64 of them
+    base: str = ""  # the moment since which times count units
+    numbers: NumberForm | None = None  # the separators in numbers that are texts
+    words: tuple[tuple[str, str], ...] = ()  # each value of a text, symbol or truth value, with the word that it means
 
 
 AS_IT_IS = Written()
@@ -264,8 +258,8 @@ def convert_us(source: pa.Array, written: Written | None = None) -> Converted:
 
 
 def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Array:
-    """Convert a column whose values are written in an unusual form: times, words for other texts, numbers with signs
-    of a country, or amounts in minor units (cents), as whole numbers or their bytes. These stay minor units here."""
+    """Convert a column whose values are written in an unusual form: times, words for other texts, numbers such as
+    1.200,50, or amounts in minor units (cents), as whole numbers or as their bytes. Amounts stay in minor units."""
     if type_.kind is Kind.TIME:
         return _time(source, type_, written)
     if written.words:
@@ -442,8 +436,9 @@ def _bool(source: pa.Array, type_: Type) -> pa.Array:
 
 
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
-    """Convert numbers and texts to whole units of a decimal's scale, null for values with more digits. More are rounded
-    away only where the value was a double, by its noise: in a float column, WIDE_DECIMAL (JSON numbers), or a text."""
+    """Convert numbers and texts to whole units of a decimal's scale (cents for two digits), null for values with more
+    digits. Digits are rounded away only as the noise of a double, such as 24.150000000000002: in a column of floats, of
+    WIDE_DECIMAL (JSON numbers) or of texts."""
     if pa.types.is_temporal(source.type):
         return pa.nulls(len(source), pa.int64())
     if pa.types.is_floating(source.type):
@@ -461,7 +456,7 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     except pa.ArrowInvalid:
         source = _number_texts(source) if is_text else source
         exact = _cast(source, target)
-        if is_text:
+        if is_text:  # texts with more digits, which may be noise
             other_texts = pc.if_else(pc.is_null(exact), source, pa.scalar(None, source.type))
             exact = pc.coalesce(exact, _cast(_nearest_units(_cast(other_texts, WIDE_DECIMAL), type_.scale), target))
         return _units(exact)

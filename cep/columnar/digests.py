@@ -37,8 +37,9 @@ E = TypeVar("E", Decoded, EventBatch)
 
 
 def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E, key: str = "") -> E:
-    """Add two columns of digests to decoded events, by which a job finds repeated events: KEYS (of type and key fields)
-    and CONTENT (of all fields). `domains` are the tuples of key fields. Cost: a pass over each column with values.
+    """Add two columns of digests to decoded events. KEYS (of type and key fields) is a part of an event's identity; by
+    CONTENT (of all fields) a job tells a repeated event from another one with its id. `domains` are the tuples of key
+    fields. A digest is a sum of a hash of each field. Cost: a pass over each column with values.
 
     `key`: hex of 16 bytes; empty for the digests that an earlier build has stored, which anyone can compute.
     """
@@ -87,16 +88,16 @@ def _salts(names: tuple[str, ...], key: str) -> UInt64:
 
 
 def _add(column: pa.Array, salt: UInt64, digest: UInt64) -> None:
-    """Add the values of a column to the digest of each event, in place. Nulls add nothing."""
+    """Add a hash of each value to the digest of its event, in place. Nulls add nothing. `salt` differs by field."""
     nulls_count = column.null_count
     if nulls_count == len(column):
         return
-    bits = read_only(np.frombuffer(column.buffers()[0], np.uint8)) if nulls_count else _ALL_VALID
-    first = column.offset if nulls_count else 0
+    valid_bits = read_only(np.frombuffer(column.buffers()[0], np.uint8)) if nulls_count else _ALL_VALID
+    first_bit = column.offset if nulls_count else 0
     if column.type == TEXT:
-        add_texts(*text_buffers(column), bits, first, salt, digest)
+        add_texts(*text_buffers(column), valid_bits, first_bit, salt, digest)
     elif column.type.bit_width == _WORD_BITS:
         words = read_only(np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8))
-        add_numbers(words, bits, first, salt, digest)
+        add_numbers(words, valid_bits, first_bit, salt, digest)
     else:
-        add_numbers(read_only(slot_values(column)), bits, first, salt, digest)
+        add_numbers(read_only(slot_values(column)), valid_bits, first_bit, salt, digest)

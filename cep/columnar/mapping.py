@@ -202,14 +202,14 @@ class FieldMapping:
 
     def written(self, name: str, kind: Kind) -> Written | None:
         """Return how the source writes the values of a field, None for the usual forms: times, words that stand for
-        values, numbers with signs of a country, or amounts in minor units (cents)."""
+        values, numbers such as 1.200,50, or amounts in minor units (cents, also as bytes)."""
         if kind is Kind.TIME and self.time != Written():
             return self.time
         words = tuple((value, word) for field_name, value, word in self.values if field_name == name)
         if words:
             return Written(words=words)
-        has_signs = self.file.decimal and kind in NUMBER_KINDS
-        numbers = NumberForm(self.file.decimal, self.file.thousands) if has_signs else None
+        has_separators = self.file.decimal and kind in NUMBER_KINDS
+        numbers = NumberForm(self.file.decimal, self.file.thousands) if has_separators else None
         if not numbers and name not in self.minor:
             return None
         return Written(minor=name in self.minor, numbers=numbers, has_bytes=self.has_bytes(name))

@@ -43,8 +43,8 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
     """Build the table that orders events of one millisecond, None if their arrival alone does.
 
     Shapes: int64[count, 3]; `us` int64[N] are the microseconds inside the millisecond; `declared` int64[N] the values
-    of the declared field, NO_VALUE without one. `view` and `position`: the name and the number of the view, if the
-    events are one of several that each record becomes; their ids end with `#` and this name.
+    of the field that the schema declares for the order, NO_VALUE without one. `view` and `position`: name and number of
+    the view, if each record becomes several events. The id of an event is then the record's id, `#` and this name.
     """
     has_us = us is not None and us.any()
     has_field = declared is not None and (declared != NO_VALUE).any()
@@ -56,7 +56,7 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
     if declared is not None:
         table[:, ORDER_FIELD] = declared
     if view:
-        tail_bytes = 1 + len(view)  # of an id, after the id of the record
+        tail_bytes = 1 + len(view)  # after the record's id, which is compared without them
         table[:, ORDER_ORIGIN] = (position << VIEW_TAIL_BITS) + tail_bytes
     return table
 
@@ -74,7 +74,8 @@ def order_behind(sources: Int64, tail_bytes: int) -> Int64:
     """Return the order of derived events from the order of the events that completed them: int64[N, 3] both.
 
     DERIVED_US is added to the microseconds, so that they follow all source events of their millisecond; an event that a
-    derived event completed has the order of that one. `tail_bytes`: by how much ids are longer than the source's id.
+    derived event completed has the order of that one. `tail_bytes`: how many bytes follow the id of the source's record
+    in their ids, which are compared without them.
     """
     table = sources.copy()
     table[:, ORDER_ORIGIN] &= (1 << PARTITION_SHIFT) - 1  # without the partition: ids decide between derived events

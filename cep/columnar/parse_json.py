@@ -69,14 +69,14 @@ def _kind(type_: pa.DataType) -> int:
 
 
 def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | None:
-    """Read columns from records with the fast JSON kernel, None if a record is too unusual for it.
+    """Read columns from records with the fast JSON kernel, None if a record is not plain, or a text is not UTF-8.
 
-    Shapes: `records` are large_binary without nulls. A column is null in records without a value, and left out if no
-    record has one. A record that is not plain, or not a JSON object, or a text that is not UTF-8, ends the attempt.
+    A plain record is an object of numbers, truth values, nulls and texts without escapes. Shapes: `records` are
+    large_binary without nulls. A column is null in records without a value, and left out if no record has one.
     """
     count = len(records)
     _, data = content = text_buffers(records)
-    kinds = shape.kinds.copy()
+    kinds = shape.kinds.copy()  # `read_records` sets the ones that the first record decides
     wanted_columns = JsonColumns(shape.names, shape.name_ends, kinds, shape.scales)
     plain_count, (values, text_ends, has_value), counts = read_records(*content, wanted_columns)
     if plain_count < count:
@@ -148,7 +148,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """JSON records with their rows. `is_uniform`: each field is known to have values of one kind."""
+    """JSON records with their rows. `is_uniform`: each field is known to have one kind of value, as Arrow needs it."""
 
     records: pa.Array
     rows: NDArray[np.int64]
@@ -328,13 +328,13 @@ def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Record
 
 
 def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
-    """Find the fields that a record writes in an unusual kind, such as a number for a text, with the type to read them.
-    Arrow needs one type for a field in all records of a block, and the first record of a block decides."""
+    """Find the fields that a record writes in an unusual kind, such as a number for a text, with the types to read
+    them. Arrow needs one type for a field in all records of a block, and the first record of a block decides."""
     try:
         sample = orjson.loads(record)
     except orjson.JSONDecodeError:
         # Arrow accepts some records that orjson refuses, such as invalid UTF-8 in an unused field. The result must not
-        # depend on whether a record is the first of its block.
+        # depend on whether a record is the first of its block, so its bytes are searched for whole numbers.
         paths, names = mapping.paths(schema), _may_be_numbers(schema)
         return frozenset(
             [(name, pa.int64()) for name in names if name in paths and _is_whole_number(record, paths[name])]

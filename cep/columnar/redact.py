@@ -36,17 +36,17 @@ def shown_keys(schema: Schema, keys: Mapping[str, Sequence[str]]) -> dict[str, l
     if not schema.protected:
         return {fields: list(texts) for fields, texts in keys.items()}
     key = secret_keys()[0]
-    return {fields: [_shown(text, key) for text in texts] for fields, texts in keys.items()}
+    return {fields: [_without_long_numbers(text, key) for text in texts] for fields, texts in keys.items()}
 
 
 def _reason(poison: Poison) -> str:
-    """Return the reason of a rejection without the values that it quotes, which may be protected."""
+    """Return the reason of a rejected record (poison) without the values that it quotes, which may be protected."""
     if len(poison.bad_values) > 1:  # each of several reasons may quote a value
         return "; ".join(f"field `{name}`: {code}" for code, name in poison.bad_values)
-    if poison.code in _NO_VALUE:
+    if poison.code in _NO_VALUE:  # its reason quotes none
         return poison.reason
     if poison.code == UNREADABLE_FILE:
-        return poison.reason.partition(": ")[0]
+        return poison.reason.partition(": ")[0]  # without the error, which may quote
     if poison.code == "unreadable":
         return "the record cannot be read; what it has is not shown, for it may have a protected value"
     quoted = _QUOTED.fullmatch(poison.reason)
@@ -56,6 +56,7 @@ def _reason(poison: Poison) -> str:
 
 
 def _record(schema: Schema, poison: Poison, key: SecretKey) -> str:
+    """Return a rejected record (poison) for a dead letter: protected fields as tokens, others without long numbers."""
     try:
         fields = orjson.loads(poison.record)
     except orjson.JSONDecodeError:
@@ -71,7 +72,7 @@ def _record(schema: Schema, poison: Poison, key: SecretKey) -> str:
         elif name in columns and columns[name].kind is Kind.TIME and _is_time(value):
             shown[name] = value
         elif name in columns or name == TYPE_FIELD:
-            shown[name] = _shown(value, key)
+            shown[name] = _without_long_numbers(value, key)
         else:
             undeclared += 1
     if undeclared:
@@ -94,7 +95,7 @@ def _is_time(value: object) -> bool:
     return type(value) is int and abs(value) < _TIMES_MS_MAX and not is_card_number(str(abs(value)).encode())
 
 
-def _shown(value: object, key: SecretKey) -> object:
+def _without_long_numbers(value: object, key: SecretKey) -> object:
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     masked = MANY_DIGITS.sub(lambda digits: f"({len(digits[0])} characters, {_digest(digits[0], key)})", text)
     return value if masked == text else masked

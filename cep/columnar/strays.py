@@ -54,8 +54,8 @@ class _Twice:
 
 
 def mended(record: bytes, row: int, schema: Schema, mapping: FieldMapping) -> Mended | None:
-    """Read a JSON record again in Python, as few need it, and take out its stray values, which do not fit the type of
-    their field, so that the rest can be parsed in a block. None if the record is not one JSON object."""
+    """Read a JSON record that the block parser refused, in Python: slow, but few need it. Take out its stray values,
+    which do not fit the type of their field, so that the rest can be parsed. None if it is not one JSON object."""
     try:
         # A byte that is not UTF-8 becomes half of a surrogate pair, which no valid text has.
         text = record.decode("utf-8", "surrogateescape")
@@ -80,6 +80,7 @@ def mended(record: bytes, row: int, schema: Schema, mapping: FieldMapping) -> Me
         inner = fields
         for part in path[:-1]:
             inner = inner.setdefault(part, {})
+        # A number keeps the digits that it was written with.
         inner[path[-1]] = orjson.Fragment(value.text) if isinstance(value, _Number) else value
     return Mended(orjson.dumps(fields), record, row, strays)
 

@@ -401,11 +401,12 @@ def _local(local: pa.Array, zone: str) -> pa.Array:
 
 def _by_table(local: pa.Array, zone: str) -> pa.Array:
     """Convert local times to UTC by Arrow's zone tables. A skipped time, which clocks jump over in spring, keeps the
-    offset before it, and is counted for a warning; after the end of the tables `_by_rule` counts."""
+    offset before it, and is counted for a warning. Times after the end of the tables are left to `_by_rule`."""
     try:
         return pc.assume_timezone(local, zone, ambiguous="earliest").cast(pa.int64())
     except pa.ArrowInvalid:
         before = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
+    # For a skipped time these are the moments before and after the jump of clocks; for others they are equal.
     after = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
     offset_us = pc.subtract(pc.local_timestamp(before).cast(pa.int64()), before.cast(pa.int64()))
     by_offset = pc.subtract(local.cast(pa.int64()), offset_us)

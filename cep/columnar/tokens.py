@@ -62,18 +62,18 @@ def _hidden(text: str, runs: Iterable[re.Match[str]]) -> str:
 
 
 def _without_card_numbers(text: str, run: re.Match[str]) -> str:
-    """Hide card numbers in a run of digits: each window of 12 to 19 digits that is one becomes •••, longest first."""
-    if run["time"]:
+    """Hide card numbers among the digits of `text`: each window of 12 to 19 that is one becomes •••, longest first."""
+    if run["time"]:  # the pattern also finds times, which are not card numbers
         return text
-    places = [place for place, character in enumerate(run[0]) if character.isdecimal()]
-    digits = "".join(str(unicodedata.decimal(text[place])) for place in places).encode()
+    positions = [position for position, character in enumerate(run[0]) if character.isdecimal()]
+    digits = "".join(str(unicodedata.decimal(text[position])) for position in positions).encode()
     shown, end, start = [], 0, 0
     while start <= len(digits) - PAN_DIGITS_MIN:
         sizes = range(min(PAN_DIGITS_MAX, len(digits) - start), PAN_DIGITS_MIN - 1, -1)
         size = next((size for size in sizes if is_card_number(digits[start : start + size])), 0)
         if size:
-            shown += [text[end : places[start]], "•••"]
-            end = places[start + size - 1] + 1
+            shown += [text[end : positions[start]], "•••"]
+            end = positions[start + size - 1] + 1
         start += size or 1
     return "".join((*shown, text[end:]))
 
@@ -136,14 +136,14 @@ def _tokens(
 def _key_of_rows(
     schema: Schema, columns: Mapping[str, pa.Array], keys: Sequence[SecretKey]
 ) -> NDArray[np.int64] | None:
-    """Return the number of each row's key, the last that was valid at its time; None if all have the first."""
+    """Return the index of each row's secret key: the last one valid at the row's time; None if all have the first."""
     from_ms = np.array([key.from_ms for key in keys])
     if from_ms.max() == TIME_MS_MIN:
         return None
-    name, type_ = schema.event_types[0].time_field, schema.columns()[schema.event_types[0].time_field]
+    name = schema.event_types[0].time_field  # all types have one name for it
     if name not in columns:
         return None
-    times = np.asarray(convert(columns[name], type_).values.fill_null(TIME_MS_MIN))
+    times = np.asarray(convert(columns[name], schema.columns()[name]).values.fill_null(TIME_MS_MIN))
     # Of keys without a time the first counts; keys with a time follow them.
     untimed = int((from_ms == TIME_MS_MIN).sum())
     numbers = np.searchsorted(from_ms[untimed:], times, side="right") + untimed - 1

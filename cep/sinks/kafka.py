@@ -88,10 +88,11 @@ class Transactions:
     """Micro-batches of records into one topic, each once. Messages call the records by a `noun`."""
 
     def __init__(self, target: KafkaTarget, noun: str) -> None:
+        """Connect. A transaction commits its batch id + 1 as the offset of a group: no batch is written twice."""
         self._target = target
-        self._noun = noun
+        self._noun = noun  # the name of the records in messages, such as "alerts"
         self._name = f"cep-{target.job_id}"
-        self._partition = (target.topic, 0)  # whose committed offset counts micro-batches
+        self._partition = (target.topic, 0)  # of which the group commits an offset
         self._newest: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
         self._ends: dict[int, int] = {}  # the end offset of each partition, looked up between micro-batches
         self._ends_s = -_ENDS_AGE_S
@@ -124,10 +125,10 @@ class Transactions:
             while True:
                 try:
                     if self._recover((batch_id, digest), deadline_s):
-                        break  # it is already in the topic
+                        break  # a commit whose answer was lost has written it
                     self._open(deadline_s)
                     if not (records or carried) or self._is_there(batch_id, digest):
-                        return
+                        return  # all is written already, or the batch is empty
                     self._send([*records, *carried], TopicPartition(*self._partition, batch_id + 1, digest), deadline_s)
                     self._commit(deadline_s)
                     break
@@ -148,8 +149,8 @@ class Transactions:
         """After an outage, return True if the micro-batch to write (id, digest) is in the topic. Otherwise make new
         clients: only then, because another process may have written it, which new clients would fence off.
 
-        The committed offset of the job's group is the last batch id + 1, its metadata the digest. Raises: SinkError if
-        the offset has moved since this process read it, so another process has taken over the job; KafkaException.
+        Each transaction commits an offset of the job's group: the batch id + 1, with the digest as metadata. Raises:
+        SinkError if it has moved since this process read it: another one has taken over the job; KafkaException.
         """
         if not self._must_recover:
             return False

@@ -40,10 +40,10 @@ def check_records(records: Records, schema: Schema) -> list[str]:
     forms: dict[str, list[Path]] = {}
     for path in records.paths:
         sample = list(islice(first_records(path, schema, records.mapping), RECORDS_LOOKED_AT))
-        files = list(_tables_at(path, schema, records.mapping, forms))
-        for view in records.mapping.views if sample else ():
-            _check_columns(path, [*sample, *(dict.fromkeys(names) for _, names, _ in files)], schema, view)
-            for file, _, rows in files:
+        tables = list(_tables_at(path, schema, records.mapping, forms))  # fills `forms` too
+        for view in records.mapping.views if sample else ():  # a view: one of the events that each record becomes
+            _check_columns(path, [*sample, *(dict.fromkeys(names) for _, names, _ in tables)], schema, view)
+            for file, _, rows in tables:
                 _check_times(file, rows, schema, view)
             _check_times(path, sample, schema, view)
     shown = {

@@ -98,13 +98,14 @@ def _column_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMap
 
 
 def _decoded_rows(
-    table: TableFile, schema: Schema, mapping: FieldMapping, parts: Sequence[Sequence[tuple[str, str]]]
+    table: TableFile, schema: Schema, mapping: FieldMapping, key_columns: Sequence[Sequence[tuple[str, str]]]
 ) -> Decoded:
-    """Read the rows of a table that may have the key, and decode them."""
+    """Read the rows of a table that may have the key, and decode them. `key_columns`: for each view (one of the events
+    that a record becomes), the columns that have a part of the key, each with this part as text."""
     columns = table.present(mapping.roots(schema))
     names = list(dict.fromkeys((*table.names, *columns)))
     batches, bad = [], list[Poison]()
-    for each in table.batches(names, where=partial(_may_have_key, parts)):
+    for each in table.batches(names, where=partial(_may_have_key, key_columns)):
         batches.append(each.batch)
         bad += each.bad_lines
     rows = pa.Table.from_batches(batches) if batches else pa.table({name: pa.nulls(0, TEXT) for name in names})

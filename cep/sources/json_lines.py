@@ -151,7 +151,7 @@ def has_json_lines(file: BinaryIO) -> bool:
 
 
 def _are_lines(begin: bytes) -> bool:
-    """Return True if the beginning of a file shows that each line is a record of its own, good or bad."""
+    """Return True if the beginning of a file shows that each line is a record of its own, valid or broken."""
     lines = [line.strip() for line in begin.split(b"\n")]
     if len(lines) > 1 and len(begin) >= LOOK_BYTES:
         lines.pop()  # the last line may continue after the beginning
@@ -165,7 +165,7 @@ def _are_lines(begin: bytes) -> bool:
         return True
     if first.startswith(b"[") or _IN_A_ROW.search(first):
         return False  # the first line is a part of an array, or has several objects
-    # The line of a larger object ends where a value or a field is to come. Any other line is a broken record.
+    # A line that ends where a field or a value must follow continues in the next one, unless that is a record itself.
     return not first.endswith(_OPEN_ENDS) or (isinstance(json_value(second), dict) and not first.endswith(b","))
 
 

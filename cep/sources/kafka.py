@@ -164,10 +164,10 @@ class _Admins:
             return False
         return True
 
-    def missed(self, settings: KafkaSettings, answer_others: bool) -> None:
+    def missed(self, settings: KafkaSettings, answers_others: bool) -> None:
         address = self._at(settings)
         self._admins.pop(address, None)
-        if (answer_others or address in self._missed) and address not in self._answered:
+        if (answers_others or address in self._missed) and address not in self._answered:
             self._silent_until_s[address] = time.monotonic() + _ID_AGAIN_S
         self._missed.add(address)
 
@@ -313,17 +313,17 @@ def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, 
     return answers, _ADMINS.answers_others(settings, topics[0])
 
 
-def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], answer_others: bool) -> dict[str, str]:
-    """Collect the ids of topics from the pending answers; {} if one does not come. `answer_others`: the brokers answer
-    another request, so they do not know the request for ids, and are not asked for a while."""
+def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], answers_others: bool) -> dict[str, str]:
+    """Collect the ids of topics from the pending answers; {} if one does not come. `answers_others`: the brokers answer
+    another kind of request, so they do not know the one for ids, and are not asked for a while."""
     ids: dict[str, str] = {}
     for topic, future in answers.items():
         try:
             topic_id = str(future.result(2 * _ID_WAIT_S).topic_id)
-        except (TimeoutError, KafkaException) as error:  # a busy client takes too long; the request ends before
+        except (TimeoutError, KafkaException) as error:  # TimeoutError: a busy client; the request itself ends sooner
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceError(_unreadable(settings, topic, client.reason_of(error))) from error
-            _ADMINS.missed(settings, answer_others)
+            _ADMINS.missed(settings, answers_others)
             return {}
         _ADMINS.answered(settings)
         if topic_id != _NO_ID:
@@ -428,7 +428,7 @@ def _record_batch(
     """Convert records to a batch of RECORD_SCHEMA, without records outside the range."""
     offsets = [m.offset() or 0 for m in records]
     if offsets[-1] >= offset_range.end or offsets[0] < position:
-        # A hole before the end lets records past it through.
+        # If the last offsets before the end are missing, as by a transaction, a poll returns later records too.
         inside = [position <= offset < offset_range.end for offset in offsets]
         records, offsets = list(compress(records, inside)), list(compress(offsets, inside))
     count = len(records)

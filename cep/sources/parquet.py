@@ -129,13 +129,13 @@ def _plan(
         leaf = schema.column(number)
         outer_name = leaf.path.partition(".")[0] if leaf.path not in requested_names else leaf.path
         if outer_name not in requested_names and leaf.path not in requested_names:
-            continue
-        longest_bytes, values_count, page_bytes = _pages_of(raw, chunk, leaf.path, leaf.length)
+            continue  # the leaf is not requested, not even as a part of a column
+        longest_value_bytes, values_count, page_bytes = _pages_of(raw, chunk, leaf.path, leaf.length)
         file_bytes += page_bytes
-        if leaf.max_repetition_level and values_count * longest_bytes > limits.BATCH_BYTES_MAX:
+        if leaf.max_repetition_level and values_count * longest_value_bytes > limits.BATCH_BYTES_MAX:
             left_out.add(outer_name)
             continue
-        bytes_a_row += longest_bytes
+        bytes_a_row += longest_value_bytes
     rows = max(1, min(rows_max, limits.BATCH_BYTES_MAX // max(bytes_a_row, 1)))
     return rows, [name for name in column_names if name not in left_out], file_bytes
 
@@ -191,10 +191,10 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
             longest = max(longest, _longest_text_of(raw.read(packed), unpacked, texts_count, chunk.get(_CODEC)))
         elif isinstance(data, dict):
             in_page = _number(data, _VALUES)
-            encoding = data.get(_ENCODING if _DATA in header else _ENCODING_2)
-            share = unpacked if encoding == _DELTA_TEXTS else -(-unpacked // max(in_page, 1))
+            encoding = data.get(_ENCODING if _DATA in header else _ENCODING_2)  # deltas: one value may fill the page
+            value_estimate = unpacked if encoding == _DELTA_TEXTS else -(-unpacked // max(in_page, 1))
             values += in_page
-            longest = max(longest, share) if is_text else longest
+            longest = max(longest, value_estimate) if is_text else longest
         place = begin + packed
     return longest, max(values, values_count), place - begin_chunk
 

@@ -62,9 +62,9 @@ class Pieces:
     """The records of some paths, in the order of files and rows, as an iterator of pieces.
 
     `rows` estimates how many records there are; `size` is the exact number of rows or bytes, None if it is not known.
-    A piece is some records in a row, which one thread decodes. `until_ms`: the history ends at this time, although its
-    last event may be earlier (step/history_end.py). `to_the_end`: open windows close at its end. `dedup_ms`: for how
-    long event ids are remembered, 0: not at all, None: as the job has it.
+    A piece has consecutive records, which one thread decodes. `until_ms`: the history ends at this time, although its
+    last event may be earlier. `to_the_end`: windows that are open at that time close, as if no further event came.
+    `dedup_ms`: for how long event ids are remembered, 0: not at all, None: as long as the job's settings say.
     """
 
     rows: int

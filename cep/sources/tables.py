@@ -341,10 +341,10 @@ def _whole_json(file: Path, folder: Path) -> WholeFile:
 
 
 def _whole_table(table: TableFile) -> WholeFile:
-    """Read a Parquet or CSV file. Its function decodes the same rows as events, once schema and mapping are known."""
+    """Read a Parquet or CSV file as a table. Its function decodes the same rows once schema and mapping are known."""
     batches = list(table.batches(table.names))
-    nothing = pa.schema([(name, pa.string()) for name in table.names])
-    rows = pa.Table.from_batches([each.batch for each in batches], None if batches else nothing)
+    empty_schema = pa.schema([(name, pa.string()) for name in table.names])
+    rows = pa.Table.from_batches([each.batch for each in batches], None if batches else empty_schema)
     bad = tuple(poison for each in batches for poison in each.bad_lines)
 
     def decode(schema: Schema, mapping: FieldMapping) -> DecodedRows:
@@ -356,8 +356,8 @@ def _whole_table(table: TableFile) -> WholeFile:
 
     if table.csv is None:
         return WholeFile(rows, decode)
-    signs = number_signs(table.csv)  # CSV is text: the columns get types by their texts
-    return WholeFile(pa.table({name: typed(rows[name], signs) for name in rows.column_names}), decode)
+    separators = number_separators(table.csv)  # CSV is text: the columns get types by their texts
+    return WholeFile(pa.table({name: typed(rows[name], separators) for name in rows.column_names}), decode)
 
 
 def decoded_rows(schema: Schema, table: pa.Table | pa.RecordBatch, mapping: FieldMapping) -> DecodedRows:
@@ -398,8 +398,8 @@ def _with_text(table: pa.Table, name: str) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
 
 
-def number_signs(csv: CsvFile) -> NumberForm | None:
-    """Return the signs of the numbers of a file, from the columns of which all texts look like numbers."""
+def number_separators(csv: CsvFile) -> NumberForm | None:
+    """Return the separators in the numbers of a file, from the columns of which all texts look like numbers."""
     names = [
         name
         for place, name in enumerate(csv.names)
@@ -410,7 +410,7 @@ def number_signs(csv: CsvFile) -> NumberForm | None:
     return NumberForm(form.decimal, form.thousands) if form.decimal else None
 
 
-def typed(texts: pa.ChunkedArray, signs: NumberForm | None) -> pa.ChunkedArray:
+def typed(texts: pa.ChunkedArray, separators: NumberForm | None) -> pa.ChunkedArray:
     """Return a column of texts as the first type that all of them are of."""
     if texts.null_count == len(texts):
         return pa.chunked_array([pa.nulls(len(texts))])
@@ -420,8 +420,8 @@ def typed(texts: pa.ChunkedArray, signs: NumberForm | None) -> pa.ChunkedArray:
                 return texts.cast(type_)
             except pa.ArrowInvalid:
                 return texts
-    if signs is not None:
-        plain = pa.chunked_array([plain_numbers(chunk, signs) for chunk in texts.chunks], pa.string())
+    if separators is not None:
+        plain = pa.chunked_array([plain_numbers(chunk, separators) for chunk in texts.chunks], pa.string())
         if plain.null_count == texts.null_count:
             return typed(plain, None)
     return texts

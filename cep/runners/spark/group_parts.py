@@ -66,17 +66,17 @@ class Part:
 
 
 class GroupParts:
-    """All parts of a key group's state. Create it in a processor's `init`."""
+    """All parts (kinds of entries) of a key group's state, in one map of Spark. Create it in a processor's `init`."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         entries = handle.getMapState(VARIABLE, _KEY, _VALUE)
         self.progress = Part(entries, PROGRESS)
-        self.pages = Part(entries, PAGES)
-        self.past = Part(entries, PAST)
-        self.segments = Part(entries, SEGMENTS)
-        self.waiting = Part(entries, WAITING)
-        self.seen = Part(entries, SEEN)
-        self.fired = Part(entries, FIRED)
+        self.pages = Part(entries, PAGES)  # the runs of rules, of many keys together
+        self.past = Part(entries, PAST)  # the head of the histories of each page: a list of their segments
+        self.segments = Part(entries, SEGMENTS)  # past events of many keys
+        self.waiting = Part(entries, WAITING)  # events that are not due yet
+        self.seen = Part(entries, SEEN)  # ids of matched events, to find repeated ones
+        self.fired = Part(entries, FIRED)  # when rules that suppress others last fired
 
 
 class Stage(Protocol):
@@ -108,13 +108,13 @@ class MatchProcessor(StatefulProcessor):
 def prepare_query(query: Path) -> None:
     """Check the folder of a query before Spark starts it, and repair it. Raises: UsageError, StateCorruptError.
 
-    Keyed state with other variables is refused, because Spark would drop it. Spark writes down whole paths of schema
-    files, which are wrong in a folder that was moved or restored. A disk that was full during the first plan leaves a
-    part of it, with which Spark refuses to start: that part is removed.
+    An earlier build kept keyed state in several variables, which Spark would drop: it is refused. Spark stores whole
+    paths of schema files, which are wrong in a folder that was moved or restored. A plan is the file `offsets/NUMBER`
+    of a micro-batch. If the disk was full at the first plan, unfinished files prevent a start: they are removed.
     """
-    plans = [path for path in (query / "offsets").glob("*") if path.is_file()]
-    if not any(path.name.isdigit() for path in plans):
-        for path in plans:
+    plan_files = [path for path in (query / "offsets").glob("*") if path.is_file()]
+    if not any(path.name.isdigit() for path in plan_files):  # none is finished
+        for path in plan_files:
             path.unlink()
     for path in sorted(query.glob("state/*/_metadata/v2/*")):
         if not path.name.isdigit():
@@ -125,7 +125,7 @@ def prepare_query(query: Path) -> None:
             properties = orjson.loads(metadata["operatorPropertiesJson"])
             names = [variable["stateName"] for variable in properties["stateVariables"]]
             stores = metadata.get("stateStoreInfo", [])
-            places = [list(map(str, store["stateSchemaFilePaths"])) for store in stores]
+            schema_paths = [list(map(str, store["stateSchemaFilePaths"])) for store in stores]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateCorruptError(f"{path} does not say what the job keeps ({error!r}); restore it") from error
         if names != [VARIABLE]:
@@ -133,15 +133,15 @@ def prepare_query(query: Path) -> None:
                 f"{query.parent} keeps {', '.join(names)} apart, as an older build did; make a savepoint with "
                 "`cep job savepoint --portable` of that build and restore it with `cep job restore --engine spark`"
             )
-        here = [[_place_here(path.parents[2], place) for place in of_store] for of_store in places]
-        if here != places:
-            for store, of_store in zip(stores, here, strict=True):
+        paths_here = [[_path_here(path.parents[2], place) for place in of_store] for of_store in schema_paths]
+        if paths_here != schema_paths:
+            for store, of_store in zip(stores, paths_here, strict=True):
                 store["stateSchemaFilePaths"] = of_store
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the earlier file
             replace_file(path, f"{version}\n{json.dumps(metadata, separators=(',', ':'))}".encode())
 
 
-def _place_here(operator: Path, place: str) -> str:
+def _path_here(operator: Path, place: str) -> str:
     """Return where a schema file lies that some folder of this operator had; the same text if it lies there."""
     _, folder, name = place.rpartition(_SCHEMAS)
     if not folder or ".." in name:

@@ -55,20 +55,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class GroupProgress:
-    """The progress of a key group (step/step.py) with an index of its stored entries. A page holds the state of some of
-    its keys, in one key domain; its id has the numbers of both."""
+    """The progress of a key group (step/step.py) with an index of its stored entries. A page has the state of some keys
+    in one key domain (events by one choice of key fields); its id has the numbers of domain and page."""
 
     rulebook: str = ""  # its digest; empty before the first micro-batch
     watermark_ms: int = TIME_MS_MIN
-    times: PartitionTimes = field(default_factory=dict)
-    deadlines: dict[int, int] = field(default_factory=dict)  # page id → earliest expiry.
-    waiting_ms: int | None = None  # earliest event that waits for the watermark.
-    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids.
-    over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories have expired
+    times: PartitionTimes = field(default_factory=dict)  # how far each partition of the source was read
+    deadlines: dict[int, int] = field(default_factory=dict)  # page id → when the first of its runs expires
+    waiting_ms: int | None = None  # the earliest event that waits for the watermark
+    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → time buckets with stored ids of matched events
+    expiry_ms: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories have expired
     since_ms: int = TIME_MS_MAX  # of the first event
     digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, if known
-    heartbeat_ms: int = TIME_MS_MIN  # of the latest heartbeat that does not count yet
-    last_event: LastEvent | None = None  # matched at the watermark (step/level.py)
+    heartbeat_ms: int = TIME_MS_MIN  # of a heartbeat (control record with a time) that does not move the watermark yet
+    last_event: LastEvent | None = None  # the last matched one in the watermark's millisecond
     gap_ms: int = TIME_MS_MIN  # events from before may be missing
 
     def to_bytes(self) -> bytes:
@@ -88,20 +88,20 @@ class GroupProgress:
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
         named = dict(zip((attribute.name for attribute in fields(GroupProgress)), values, strict=False))
-        for name in ("deadlines", "seen", "over", "digests"):
+        for name in ("deadlines", "seen", "expiry_ms", "digests"):
             named[name] = {int(number): value for number, value in named[name].items()}
         named |= {"times": times_from_json(named["times"]), "last_event": LastEvent.from_json(named.get("last_event"))}
         return GroupProgress(**named)
 
 
 class GroupPorts:
-    """The access of a micro-batch to the stored state of one key group at one stage: its Ports and LevelPorts."""
+    """The access of a micro-batch to the stored state of one key group and level of rules: its Ports and LevelPorts."""
 
     def __init__(self, rules: JobRules, level: int, progress: GroupProgress, stored: GroupParts) -> None:
-        """`level`: of this stage's rules, which may read alerts of lower levels. `progress` follows the entries."""
+        """`level`: of these rules, which may read alerts of lower levels. `progress`, a list of entries, is updated."""
         job = rules.job
         self.rules = rules
-        self.programs = _PROGRAMS
+        self.programs = _PROGRAMS  # the compiled rules, shared by all key groups of this process
         self.levels = range(level, level + 1)
         self.seen = _SeenIds(progress.seen, stored.seen)
         self.waiting = _WaitingEvents(job, progress, stored.waiting)
@@ -109,7 +109,7 @@ class GroupPorts:
 
     @property
     def parts(self) -> tuple[GroupPorts]:
-        """The arrivals of a key group are kept in one part."""
+        """The parts of a key group that keep arrivals (waiting events and ids) apart: only itself."""
         return (self,)
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
@@ -126,7 +126,7 @@ class DomainPages:
         self._deadlines = progress.deadlines
         self._digests = progress.digests
         self._pages = stored.pages
-        self.pasts = _Pasts(number, progress.over, stored, self.slots)
+        self.pasts = _Pasts(number, progress.expiry_ms, stored, self.slots)
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
         return key_pages(keys, self._job.groups_count, self._job.pages_count).astype(np.int64)
@@ -194,24 +194,24 @@ class DomainPages:
 
 
 class _Pasts:
-    """The histories of a key group in Spark's state (DomainPasts). `over`: by page id, when its histories expire."""
+    """The histories of a key group in Spark's state (DomainPasts). `expiry_ms`: by page id, when they expire."""
 
     def __init__(
-        self, number: int, over: dict[int, int], stored: GroupParts, slots: Callable[[pa.Array], NDArray[np.int64]]
+        self, number: int, expiry_ms: dict[int, int], stored: GroupParts, slots: Callable[[pa.Array], NDArray[np.int64]]
     ) -> None:
         self.slots = slots
         self._base = number << PAGE_BITS
-        self._over = over
+        self._expiry_ms = expiry_ms
         self._heads, self._segments = stored.past, stored.segments
         self._there: dict[int, dict[int, str]] = {}  # of the pages of this call: number → digest
 
     def expired(self, watermark_ms: int) -> list[int]:
-        domain_pages = [(page, ms) for page, ms in self._over.items() if page >> PAGE_BITS == self._base >> PAGE_BITS]
-        return [page - self._base for page, ms in domain_pages if ms <= watermark_ms]
+        pages = [(page, ms) for page, ms in self._expiry_ms.items() if page >> PAGE_BITS == self._base >> PAGE_BITS]
+        return [page - self._base for page, ms in pages if ms <= watermark_ms]
 
     def read(self, slot: int) -> Histories:
         page = self._base + slot
-        if page not in self._over:
+        if page not in self._expiry_ms:
             return Histories()
         data = self._heads.get(page)
         assert data is not None, "a page that is not over yet is stored"
@@ -228,16 +228,16 @@ class _Pasts:
         now = past.store_segments(histories, put, partial(self._block, page), _BLOCKS)
         self._remove_segments(page, self._there.pop(page, {}).keys() - past.digests_of(now).keys())
         self._heads.put(page, past.encode_head(now))
-        self._over[page] = over_ms
+        self._expiry_ms[page] = over_ms
 
     def remove(self, slot: int) -> None:
         page = self._base + slot
-        if page in self._over:
+        if page in self._expiry_ms:
             if page not in self._there:
                 self.read(slot)
             self._remove_segments(page, self._there.pop(page))
             self._heads.remove(page)
-            del self._over[page]
+            del self._expiry_ms[page]
 
     def _remove_segments(self, page: int, numbers: Iterable[int]) -> None:
         for number in sorted(numbers):
@@ -259,27 +259,28 @@ class _WaitingEvents:
     def __init__(self, job: Job, progress: GroupProgress, part: Part) -> None:
         self._schema = job.schema
         self._progress = progress
-        self._part = part
+        self._stored_events = part
         self._first_ms = progress.waiting_ms  # of the earliest waiting event, as the micro-batch begins
 
     def release(self, domain_number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Add new events of a domain; remove and return its events before `due_ms`, or None. Called for every domain,
-        from 0 on. Stored events are read only if the domain has new ones or the time of an event has come."""
+        """Keep new events of a key domain (events by one choice of key fields) while earlier ones may still come: until
+        `due_ms` is later. Return the events that are due, or None. Called for every domain, from 0 on. Stored events
+        are read only if the domain has new ones or the time of a stored event has come."""
         is_due = self._first_ms is not None and self._first_ms < due_ms
         if is_due and domain_number == 0:
             self._progress.waiting_ms = None  # every domain is checked now, and reports its remaining events
         if fresh is None and not is_due:
             return None
-        stored = self._part.get(domain_number) if self._first_ms is not None else None
+        stored = self._stored_events.get(domain_number) if self._first_ms is not None else None
         batches = [conformed(decode_batch(stored), self._schema)] if stored is not None else []
         released, rest = split_due(batches if fresh is None else [*batches, fresh], due_ms)
         if rest:
             waiting = concat_batches(rest)
-            self._part.put(domain_number, encode_batch(waiting))
+            self._stored_events.put(domain_number, encode_batch(waiting))
             earliest_ms, other_domains_ms = int(waiting.time_ms.min()), self._progress.waiting_ms
             self._progress.waiting_ms = earliest_ms if other_domains_ms is None else min(other_domains_ms, earliest_ms)
         elif stored is not None:
-            self._part.remove(domain_number)
+            self._stored_events.remove(domain_number)
         return released
 
 

@@ -146,8 +146,7 @@ class KafkaEventsSource(KafkaDataSource):
 @dataclass(frozen=True, slots=True)
 class Options:
     """The checked options of one read. `job` has the form of `Job.to_json`: planning needs its ahead_ms and idle_ms.
-    `plans_late`: a micro-batch ends where the plan before saw the topic's end. `ends`: the query ends with the records
-    that are there now."""
+    `absent`: "earliest" or "latest", for partitions that the offsets do not name."""
 
     settings: kafka.KafkaSettings
     topics: tuple[str, ...]
@@ -159,9 +158,9 @@ class Options:
     bytes_per_trigger_max: int | None
     records_per_partition_max: int | None
     tasks_max: int | None
-    plans_late: bool
-    paused_partitions: Path | None
-    ends: bool
+    plans_late: bool  # end where the topic ended at the plan before: these records precede the plans of other streams
+    paused_partitions: Path | None  # a file with the partitions to skip
+    ends: bool  # with the records that are there now
     job: Mapping[str, Any] | None
     form: RecordFormat
 
@@ -295,8 +294,9 @@ class KafkaStreamReader(AdmittedReader):
         self._available = kafka.latest_offsets(self._options.settings, self._options.topics)
 
     def latest(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next micro-batch: at most `limit` after `start`, without paused partitions. A query for
-        the present records has asked for their end once (`_available`), and reads up to there."""
+        """Return the end of the next micro-batch: at most `limit` after `start`, without paused partitions, and not
+        after `_ending`, the end that the options name. A query that reads only the records that exist at its start has
+        asked for their end once (`_available`), and reads up to there."""
         options, position = self._options, Position.from_json(start)
         for topic in position.offsets:
             if topic not in options.topics:
@@ -310,8 +310,8 @@ class KafkaStreamReader(AdmittedReader):
             latest, ids = self._available, kafka.topic_ids(options.settings, options.topics)
         refuse_new_topics(position.topic_ids, ids)
         end = latest
-        if options.plans_late and self._available is None:
-            end, self._end_of_last_plan = self._end_of_last_plan or latest, latest  # see plansLate above
+        if options.plans_late and self._available is None:  # these were there before other streams were planned
+            end, self._end_of_last_plan = self._end_of_last_plan or latest, latest
         ranges = ranges_between(position.offsets, end)  # refuses a topic that went backwards before anything is planned
         if options.has_ending:
             if self._ending is None:  # once, so that a time is the same place for all micro-batches of a start
@@ -339,11 +339,12 @@ class KafkaStreamReader(AdmittedReader):
             return None  # a topic of undecoded records has no watermark
         if end != start.offsets:  # it has records
             return BatchClock(now_ms, moved_ms=now_ms, is_end=end == self._available)
-        if self._available is not None:  # all is read; the last micro-batch tells the end, unless the one before did
+        if self._available is not None:  # all is read; an empty micro-batch is marked as the end, unless one was
             return last if last is None or last.is_end else BatchClock(now_ms, moved_ms=now_ms, is_end=True)
-        waits_ms = {job["ahead_ms"] or 0}  # after it, events that were ahead of the clock count
+        # After these times without records, an empty micro-batch moves the watermark with the clock.
+        waits_ms = {job["ahead_ms"] or 0}  # then events that were ahead of the clock count
         if sum(map(len, end.values())) > 1:
-            waits_ms.add(job["idle_ms"])  # after it, a partition without records does not hold the watermark
+            waits_ms.add(job["idle_ms"])  # then a partition without records does not hold the watermark
         return next_empty_batch(last, now_ms, sorted(waits_ms - {0})) or last
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -374,8 +375,9 @@ def _clock_ms() -> int:
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """Divide the ranges of offsets between two positions among tasks, each of which gets the times of the micro-batch
-    (NOTHING_READ without its clock). If the number of tasks is limited, start only as many as the records keep busy."""
+    """Divide the ranges of offsets between two positions among tasks. Each also gets the clock and the partitions that
+    delay the watermark (NOTHING_READ without a clock). A limited number of tasks is reduced if there are few
+    records."""
     ranges = ranges_between(start.offsets, end.offsets, options.records_per_partition_max)
     times = NOTHING_READ if end.clock is None else _times(start, end, end.clock)
     tasks = len(ranges)

@@ -80,18 +80,18 @@ class LiveOutput:
         sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext(),
         audit: DeadLetterSink | None = None, patience: Patience | None = None, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Continue from the files of the directory. `sending` is a context manager around each delivery of alerts."""
-        self._patience = patience or Patience(threading.Event())
+        """Continue the output of a job from its files in `directory`. `sending` makes a context for each delivery."""
+        self._patience = patience or Patience(threading.Event())  # tries a delivery again
         self._directory = directory
         self._audit = audit
-        names = tuple(names) or tuple(f"sink {place}" for place in range(len(sinks)))
+        names = tuple(names) or tuple(f"sink {number}" for number in range(len(sinks)))
         self._alert_queues = [
             SinkQueue(name, sink, encode_alerts, decode_alerts, self._patience, partial(sending, name))
             for name, sink in zip(names, sinks, strict=True)
         ]
         self._line_queue = SinkQueue(
             DEAD_LETTERS, dead_letter_sink, b"\n".join, bytes.splitlines, self._patience,
-            lambda _: sending(DEAD_LETTERS, NO_ALERTS),
+            lambda _: sending(DEAD_LETTERS, NO_ALERTS),  # it has lines, not alerts
         )  # fmt: skip
         self.abandoned = adopt(directory, [*names, DEAD_LETTERS])  # counts of alerts that wait for removed sinks
         for queue in self._queues:
@@ -100,15 +100,15 @@ class LiveOutput:
         self.batch_id, self.totals = read_progress(directory)
         self.totals = current_names(self.totals)  # an earlier build had other names
         self.totals.update(self._patience.counted())  # 0 for each sink that may refuse: an alarm compares with it
-        begins = read_beginning(directory)
-        self._first_number = 0 if begins is None else begins.first_number
+        begins = read_beginning(directory)  # the state of an earlier job, which this one continues, or None
+        self._first_number = 0 if begins is None else begins.first_number  # Spark's batch 0 has this number
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
         self.failure: CepError | None = None
         self.rules: RuleOutput | None = None
-        self._status: Newest | None = None
+        self._status: Newest | None = None  # publishes the newest status of the rules
         self.paused_partitions: PausedPartitions | None = None
         self._stopping = threading.Event()
-        self.refused_batch_id: int | None = None
+        self.refused_batch_id: int | None = None  # the micro-batch that did not begin because the job stops
 
     @property
     def status(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class LiveOutput:
             if status is not None:
                 self._rulebooks.note_end(orjson.loads(status)["digest"], batch_id)
         if self.paused_partitions is not None:
-            self.paused_partitions.ended(times_from_json(reached[0]["partitions"]) if reached else {})
+            self.paused_partitions.update(times_from_json(reached[0]["partitions"]) if reached else {})
         if self._report is not None:
             watermark_ms = ended_ms if ended_ms > TIME_MS_MIN else None
             records_ms, sinks_ms = (perf_counter() - sent_s) * 1_000, (sent_s - started_s) * 1_000
@@ -259,33 +259,34 @@ class LiveOutput:
 
 
 class RetainedRulebooks:
-    """The rulebooks of one job, in `directory`. `first` is the digest of the one that it has begun with, if it has."""
+    """The stored rulebooks of one job, in `directory`, with a file that lists the micro-batches in which they changed.
+    `first` is the digest of the rulebook that the job has begun with; None if it began without."""
 
     def __init__(self, directory: Path, first: str | None = None) -> None:
         self._path = directory / _RETAINED_FILE
         self._store = RulebookStore(directory)
-        self._first = first
+        self._first_digest = first
 
     def note_end(self, digest: str, batch_id: int) -> int:
-        """Note that a micro-batch has ended with this rulebook (its digest). From time to time, remove the rulebooks
+        """Note that a micro-batch has changed to the rulebook of this digest. From time to time, remove the rulebooks
         that Spark cannot need for a repeated micro-batch. Return the count of removed files. Raises: SinkError."""
-        # `since`: the first micro-batch that was noted; `swept`: the one of the last removal.
+        # `since`: the first micro-batch that was noted; `swept`: the one that last removed rulebooks.
         ledger: dict[str, Any] = {"since": batch_id, "swept": batch_id}
         if self._path.exists():
             ledger = self._read()
         earlier = [entry for entry in ledger.get("rulebooks", []) if entry[0] < batch_id]
-        rulebooks = [*earlier, [batch_id, digest]]
-        oldest = batch_id - MICRO_BATCHES_RETAINED
-        is_due = oldest >= max(ledger["since"], ledger["swept"])  # all repeatable micro-batches are noted
-        if is_due:
-            followed_at = [first_batch for first_batch, _ in rulebooks[1:]] + [batch_id]
-            rulebooks = [rulebook for rulebook, end in zip(rulebooks, followed_at, strict=True) if end > oldest]
+        rulebooks = [*earlier, [batch_id, digest]]  # each with the first micro-batch that ended with it
+        oldest_repeatable = batch_id - MICRO_BATCHES_RETAINED
+        is_due = oldest_repeatable >= max(ledger["since"], ledger["swept"])  # the list has all repeatable ones
+        if is_due:  # a rulebook is needed up to the micro-batch that ended with the next one
+            changed_in = [first_batch for first_batch, _ in rulebooks[1:]] + [batch_id]
+            rulebooks = [entry for entry, end in zip(rulebooks, changed_in, strict=True) if end > oldest_repeatable]
             ledger["swept"] = batch_id
         write_durably(self._path, orjson.dumps({**ledger, "rulebooks": rulebooks}))
         if not is_due:  # a repeated micro-batch may need any rulebook, also one from before the list begins
             return 0
         digests = {entry_digest for _, entry_digest in rulebooks}
-        return self._store.prune(digests | ({self._first} if self._first else set()))
+        return self._store.prune(digests | ({self._first_digest} if self._first_digest else set()))
 
     def _read(self) -> dict[str, Any]:
         ledger = read_document(self._path)

@@ -78,7 +78,7 @@ def match(
 ) -> DataFrame:
     """Return the alerts of a finite history as a DataFrame, in no order. Nothing runs yet.
 
-    `partitions`: matching tasks; None: as in a shuffle of the session. Raises: UsageError for lists in Spark Connect.
+    `partitions`: tasks; None: as in a shuffle of the session. Raises: UsageError if rules ask lists in Spark Connect.
     """
     spark = events.sparkSession
     tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)
@@ -89,9 +89,9 @@ def match(
         return rows.filter(F.col("kind") == packing.ALERTS).select("payload").mapInArrow(decoded, alert_schema())
 
     alerts = alerts_of(replace(job, to_the_end=False))
-    if job.to_the_end:  # as in output.py: the alerts that only the end of time gives, with their mark
-        more = alerts_of(job).join(alerts.select("alert_id"), "alert_id", "left_anti")
-        alerts = alerts.unionByName(more.withColumn(UNCONFIRMED, F.lit(True)))
+    if job.to_the_end:  # add the alerts that arise only if no event follows the history, marked as unconfirmed
+        at_the_end = alerts_of(job).join(alerts.select("alert_id"), "alert_id", "left_anti")
+        alerts = alerts.unionByName(at_the_end.withColumn(UNCONFIRMED, F.lit(True)))
     if suppresses(rulebook):
         alerts = alerts.repartition(1).mapInArrow(_suppressor(Policies.of(rulebook)), alert_schema())
     return alerts

@@ -61,14 +61,15 @@ class MatchStage:
         self._stored = stored
 
     def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]:
-        """Match the rows of one key group in one micro-batch. Yield rows for the next level's stage, or for the driver:
+        """Match the rows of one key group in one micro-batch with the rules of one level. Rules that read events of
+        other rules have a higher level, and match in the next stage. Yield rows for the next stage or the driver:
         results, the rows that this stage does not need, and the ones that higher levels need as well."""
         events: dict[int, list[tuple[str, EventBatch]]] = {}
         controls: list[str] = []
         times = NOTHING_READ
-        is_last = self._level + 1 == self._job.levels_count
+        is_last_level = self._level + 1 == self._job.levels_count
         for row in rows:
-            if row.kind not in _NEEDED_KINDS or not is_last:
+            if row.kind not in _NEEDED_KINDS or not is_last_level:
                 yield packing.stage_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == packing.EVENTS:
                 events.setdefault(row.domain, []).append((row.order, decode_batch(bytes(row.payload))))
@@ -77,7 +78,7 @@ class MatchStage:
             elif row.kind == packing.CONTROL:
                 controls.append(bytes(row.payload).decode())
         if events or controls or times != NOTHING_READ:
-            # A micro-batch of rule changes alone has only their clock.
+            # The clock comes with the events or with the rule changes, of which a micro-batch may have only one.
             times = replace(times, now_ms=min(times.now_ms, step_rules.clock_of(controls)))
             records = step_rules.read_records(self._rules, tuple(sorted(controls))) if controls else ()
             arrived = {number: packing.in_arrival_order(batches) for number, batches in events.items()}
@@ -86,9 +87,9 @@ class MatchStage:
                 yield packing.stage_row(packed)
 
     def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[packing.PackedRow]:
-        """Do the step of one key group with its stored progress, store the new progress, and yield the results."""
+        """Match one key group with the rules of this level: load its progress, store the new one, yield the results."""
         stored = self._load_progress(group)
-        has_folder = self._rules.store is not None  # rules may change: each rulebook is in the job's folder
+        has_folder = self._rules.store is not None  # rules may change, so each rulebook is stored by its digest
         rulebook = (step_rules.rulebook_of if has_folder else step_rules.given_rulebook)(self._rules, stored.rulebook)
         progress = Progress(
             rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms, stored.last_event,
@@ -110,8 +111,8 @@ class MatchStage:
             yield from _common_rows(outcome, is_changed=is_changed)
 
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[packing.PackedRow]:
-        """Pack the results of a key group: late events, letters, alerts, events for the next level, and counters."""
-        if outcome.events_aside:
+        """Pack the results of a key group: late events, letters, alerts, events that the next level reads, counters."""
+        if outcome.events_aside:  # late events, and events with a reused id
             yield group, packing.LATE, 0, packing.NO_ORDER, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):
             yield group, packing.DEAD, 0, packing.NO_ORDER, letter
@@ -130,12 +131,12 @@ class MatchStage:
         return GroupProgress() if self._begins is None else self._import_beginning(group, *self._begins)
 
     def _import_beginning(self, group: int, checkpoint: Path, begins: Beginning) -> GroupProgress:
-        """Put the state that the job begins with (of a replay or another job, in files of the checkpoint) into Spark's
-        state, at the first micro-batch of a key group. Return its progress."""
+        """Put the state that the job begins with (a replay or another job left it in files of the checkpoint) into
+        Spark's state, at the first micro-batch of a key group. Return the progress of the key group."""
         initial = group_beginning(checkpoint, begins, self._job, self._level, group)
         stored, id_buckets = self._stored, dict[int, list[int]]()
         parts = (stored.pages, initial.pages), (stored.past, initial.heads), (stored.waiting, initial.waiting)
-        for part, by_index in parts:
+        for part, by_index in parts:  # a head lists the segments of a page's histories
             for index, data in by_index.items():
                 part.put(index, data)
         for part, by_number in ((stored.segments, initial.segments), (stored.seen, initial.seen)):
@@ -146,7 +147,7 @@ class MatchStage:
         waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in initial.waiting.values()), default=None)
         return GroupProgress(
             begins.rulebook, begins.watermark_ms, begins.partition_times(), dict(initial.deadlines), waiting_ms,
-            id_buckets, over=dict(initial.expiry_ms), since_ms=begins.since_ms, heartbeat_ms=begins.heartbeat_ms,
+            id_buckets, expiry_ms=dict(initial.expiry_ms), since_ms=begins.since_ms, heartbeat_ms=begins.heartbeat_ms,
             gap_ms=begins.gap_ms,
         )  # fmt: skip
 
@@ -160,12 +161,12 @@ def _with_lists(rules: step_rules.JobRules, list_files: tuple[str, ...]) -> step
 def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[packing.PackedRow]:
     """Pack the results that are equal in all key groups: refused control records, the rules' status, the watermark."""
     for letter in outcome.refused:
-        yield 0, packing.REFUSED, 0, packing.NO_ORDER, letter
+        yield 0, packing.REFUSED, 0, packing.NO_ORDER, letter  # key group, kind, key domain, order, payload
     if outcome.rule_counters:
         yield 0, packing.COUNTERS, 0, packing.NO_ORDER, json.dumps(outcome.rule_counters).encode()
     progress = outcome.progress
     if is_changed:
-        # With the policies of its alerts: rules that this micro-batch has removed may still suppress some of them.
+        # The policies say which rules suppress alerts of this micro-batch, also rules that it has just removed.
         status = {**step_rules.rule_status(progress.rulebook.rulebook), "policies": outcome.in_force.policies.to_json()}
         yield 0, packing.STATUS, 0, packing.NO_ORDER, orjson.dumps(status)
     if progress.times:

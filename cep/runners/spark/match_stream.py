@@ -172,21 +172,21 @@ class StreamRules:
 def match_stream(
     rules: StreamRules, events: DataFrame, control: DataFrame | None, metrics: str, mapping: FieldMapping = PLAIN
 ) -> DataFrame:
-    """Return the alerts, each with the micro-batch in which it becomes certain. Nothing runs.
+    """Return a stream of alerts; each comes in the micro-batch in which it becomes certain. Nothing runs yet.
 
     Raises: UsageError for a session that cannot keep state, or control records without an order.
     """
     job = rules.job
     check_session(events.sparkSession)
-    packed = pack_stream(job, events, mapping)
+    packed = pack_stream(job, events, mapping)  # a row has the events of one key group as bytes
     job_rules, list_files, shared_folder = _rules_of(rules, events.sparkSession)
     if control is not None:
         assert job_rules.store is not None, "asked for with the control records"
         packed = packed.unionByName(control_rows(_ordered(control), job.groups_count, job_rules.store))
     rows = match_stages(packed, job_rules, shared_folder, list_files=list_files)
-    if control is not None or suppresses(rules.rulebook):
+    if control is not None or suppresses(rules.rulebook):  # rules that are added later may suppress alerts
         stage = partial(SuppressStage, Policies.of(rules.rulebook).to_json())
-        rows = _stage(rows.withColumn("key_group", F.lit(0)), MatchProcessor(stage))
+        rows = _stage(rows.withColumn("key_group", F.lit(0)), MatchProcessor(stage))  # one task sees all alerts
     rows = _observed(rows, metrics)
     return rows.filter(F.col("kind") == ALERTS).select("payload").mapInArrow(decoded, alert_schema())
 
@@ -268,9 +268,9 @@ def control_files(whole: DataFrame) -> DataFrame:
 def control_rows(
     records: DataFrame, groups_count: int, store: RulebookStore, read: Callable[[bytes], bytes] = bytes
 ) -> DataFrame:
-    """Save control records in the job's folder, and send their place to every key group. `read` decodes a `payload`."""
+    """Save control records in a file of the job's folder; send its `place` to all groups. `read` decodes a payload."""
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
-    # In one task for all files: two tasks would order them by size.
+    # In one task for all files: Spark divides them among several tasks by size, and the order would be lost.
     records = records.withColumn(CLOCK_COLUMN, batch_clock())
     bundles = records.coalesce(1).mapInArrow(_bundler(store, read), "place binary")
     return bundles.select(

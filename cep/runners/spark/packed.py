@@ -85,9 +85,9 @@ def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]
 def packer(
     job: Job, before: TimesRead = NOTHING_READ, mapping: FieldMapping = PLAIN
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that packs events, whose fields are columns: all events of a key group in a row.
-    `before`: how far partitions were read before, and the clock, unless there is a CLOCK_COLUMN. A frame of a user
-    counts as one partition (_WHOLE); its events lack an order, and get one by their ids (BY_ID)."""
+    """Return a function for mapInArrow that packs events, whose fields are columns: one row for all events of a key
+    group. `before`: how far partitions were read before, and the clock, unless there is a CLOCK_COLUMN. A user's frame
+    counts as one partition (_WHOLE); its events lack an order, so their ids decide (BY_ID)."""
 
     def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table, times = pa.Table.from_batches(batches), before
@@ -133,9 +133,10 @@ def part_packer(
 
 
 def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that reads the files of a live folder in PART_COLUMN, as `cep run` does.
+    """Return a function for mapInArrow that reads the files of a live folder (PART_COLUMN) and packs their events by
+    key group. After each batch of files it yields rows that say how far the source was read.
 
-    Spark divides files among tasks by their sizes, so the rows of each file have an order of their own.
+    Spark divides files among tasks by their sizes, so the rows of each file have an order of their own: time and name.
     """
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

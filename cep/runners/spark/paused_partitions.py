@@ -28,15 +28,16 @@ FILE = "paused_partitions.json"
 
 
 class PausedPartitions:
-    """A file in a job's folder with the partitions that are far ahead, written when they change."""
+    """A file in a job's folder with the names of the partitions that are far ahead of the others, written when they
+    change. The source, which runs in another process, reads the file and skips these partitions."""
 
     def __init__(self, directory: Path, job: Job) -> None:
         self.path = directory / FILE
         self._job = job
         self._paused: frozenset[str] | None = None
 
-    def ended(self, times: PartitionTimes) -> None:
-        """Look at how far each partition has been read. Raises: SinkError."""
+    def update(self, times: PartitionTimes) -> None:
+        """Write the file if other partitions are far ahead now. `times`: how far each was read. Raises: SinkError."""
         paused = too_far_ahead(times, self._job.read_ahead_ms)
         if paused != self._paused:
             write_durably(self.path, orjson.dumps({"partitions": sorted(paused)}))

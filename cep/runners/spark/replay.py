@@ -99,6 +99,7 @@ def replay(
 
 
 def _replayed(job: Job, rows: pa.Table, ending: Ending | None, started: float) -> Replayed:
+    """Join the packed rows that the tasks of a replay returned. `ending`: where a live job continues it, or None."""
     payloads, counters, times = by_kind(rows), Counter[str](), TimesRead({})
     for payload in payloads[COUNTERS]:
         counters.update(json.loads(payload.as_py()))
@@ -108,12 +109,12 @@ def _replayed(job: Job, rows: pa.Table, ending: Ending | None, started: float) -
     until_ms = None if ending is None else cut_ms(ending, times.last_ms)
     return Replayed(
         sort_alerts(pa.concat_tables(tables)),
-        tuple(payload.as_py() for payload in payloads[DEAD]),
+        tuple(payload.as_py() for payload in payloads[DEAD]),  # rejected records and events
         counters,
         time.monotonic() - started,
         since_ms=times.first_ms,
         until_ms=until_ms,
         state_files=tuple(StoredFile(**json.loads(payload.as_py())) for payload in payloads[STATE]),
-        marks=joined_marks(marks_from_bytes(payload.as_py()) for payload in payloads[MARKS]),
+        marks=joined_marks(marks_from_bytes(payload.as_py()) for payload in payloads[MARKS]),  # flawed keys
         watermark_ms=watermark_at_end(job, times.last_ms, times.now_ms, until_ms),
     )

@@ -167,8 +167,8 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
 
 
 def _copy_entries(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> GroupProgress:
-    """Copy the entries of all levels into a store, which orders them by key group. Each level is a stateful operator of
-    the query. Return the progress of a key group, which has the rulebook, the watermark and the times of all."""
+    """Copy the keyed state of all levels of rules, each a stateful operator of the query, into a store, by key group.
+    Return the progress of one key group: the rulebook, the watermark and the partition times are equal in all."""
     shared_progress: GroupProgress | None = None
     for level, operator in enumerate(operators(checkpoint)):
         batch = WriteBatch()
@@ -193,7 +193,7 @@ def _stored_parts(
     with readable(checkpoint):
         for row in stored_part(spark, checkpoint, PROGRESS, operator).toLocalIterator():
             progress = GroupProgress.from_bytes(bytes(row.content))
-            yield row.key_group, GroupState(deadlines=progress.deadlines, expiry_ms=progress.over), progress
+            yield row.key_group, GroupState(deadlines=progress.deadlines, expiry_ms=progress.expiry_ms), progress
         for name, entry in _ENTRIES.items():
             for row in stored_part(spark, checkpoint, name, operator).toLocalIterator():
                 yield row.key_group, entry(row.at, row.number, bytes(row.content)), None
@@ -201,11 +201,11 @@ def _stored_parts(
 
 def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
     """Describe the job in a savepoint, apart from its keyed state. A job that began from the state of an earlier one
-    (`begins`) continues its micro-batch numbers, and keeps the positions of lanes that it has not read itself."""
+    (`begins`) continues its micro-batch numbers, and its positions of lanes (partitions or folders) that are unread."""
     begins = read_beginning(checkpoint)
     query = checkpoint / live_checkpoint.QUERY_FOLDER
     before = {} if begins is None else begins.positions
-    names = ("events", "control")
+    names = ("events", "control")  # the sources of the query, as Spark numbers them
     offsets = [_offset(query, number, batch_id) for number in range(len(names))]
     return Payload(
         job=orjson.loads((checkpoint / live_checkpoint.JOB_FILE).read_bytes()),
@@ -213,7 +213,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
         base=batch_id + (0 if begins is None else begins.first_number),
         engine={
             "rulebook": rulebook_bytes(rulebook).decode(),
-            "held_memory": last_alerted(checkpoint),
+            "held_memory": last_alerted(checkpoint),  # when rules last fired
             "watermark_ms": progress.watermark_ms,
             "since_ms": progress.since_ms,
             "gap_ms": progress.gap_ms,

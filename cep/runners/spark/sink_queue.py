@@ -39,13 +39,13 @@ class SinkQueue:
         self, name: str, sink: AlertSink | DeadLetterSink, to_bytes: Callable[[Any], bytes],
         from_bytes: Callable[[bytes], Any], patience: Patience, sending: Callable[[Any], AbstractContextManager[Any]],
     ) -> None:  # fmt: skip
-        """`to_bytes` and `from_bytes` make and read the content of a file. `sending` surrounds each delivery."""
+        """`to_bytes` and `from_bytes` make and read files of alerts that wait. `sending` surrounds each delivery."""
         self.name = name
         self._sink, self._to_bytes, self._from_bytes = sink, to_bytes, from_bytes
-        self._patience, self._sending = patience, sending
+        self._patience, self._sending = patience, sending  # patience: tries a delivery again
         self._folder = Path()
-        self._sizes: dict[int, tuple[int, int, float]] = {}  # by number: alerts, bytes in the file, time of the file
-        self._offered: tuple[int, Any] | None = None  # the newest micro-batch, as long as it has no file
+        self._sizes: dict[int, tuple[int, int, float]] = {}  # of files, by micro-batch: alerts, bytes, time
+        self._offered: tuple[int, Any] | None = None  # the newest micro-batch (number, content), until it has a file
         self._changed = threading.Condition()
         self._delivered_count = 0
         self._newest = -1  # of the micro-batches that this process has delivered
@@ -66,14 +66,14 @@ class SinkQueue:
     def offer(self, content: Any, number: int) -> None:
         """Queue the alerts of a micro-batch for the sink. Raises: SinkError, also for an earlier micro-batch.
 
-        An empty part is not queued, nor is one that waits already or that the sink got from this process.
+        Not queued: empty content, a micro-batch that waits already, or one that this process has delivered.
         """
         with self._changed:
             if self.error is not None:
                 raise self.error
             if not len(content) or number in self._sizes or number <= self._newest:
                 return
-            if self._sizes:
+            if self._sizes:  # earlier ones wait in files: this one follows them
                 self._store(content, number)
             else:
                 self._offered = (number, content)
@@ -179,7 +179,7 @@ def digest_of(name: str) -> str:
 
 
 def adopt(directory: Path, names: Sequence[str]) -> dict[str, int]:
-    """Give the alerts of removed sinks to the new ones of these names. If none is new, return their counts by sink."""
+    """Give alerts that wait for sinks not in `names` to new ones in it. If all are old, return the counts by sink."""
     folder = directory / FOLDER
     sink_digests = {digest_of(name) for name in names}
     gone = [path for path in sorted(folder.glob("*")) if path.name not in sink_digests and _files(path)]

@@ -137,7 +137,7 @@ def decode_chunks(
     mapping: FieldMapping = PLAIN,
 ) -> DecodedChunks:  # fmt: skip
     """Decode the records of one poll, with the event times of each lane (a partition or a folder): all lanes at once,
-    or lane by lane if a record was rejected or becomes several events. `mapping` says where tables have fields."""
+    or lane by lane if a record was rejected, or becomes several events (views)."""
     value_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     table_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     decoded = DecodedChunks([], {})
@@ -149,16 +149,16 @@ def decode_chunks(
             counts = [len(chunk) for chunk in value_chunks]
             decoded.parts.append(in_partition(whole, np.repeat([chunk.partition for chunk in value_chunks], counts)))
             ends = [0, *accumulate(counts)]
-            _note(decoded, value_chunks, [whole.time_ms[start:end] for start, end in pairwise(ends)])
+            _add_times(decoded, value_chunks, [whole.time_ms[start:end] for start, end in pairwise(ends)])
         else:
             # Some records were rejected or are several events, so the row of an event does not tell its lane.
             parts = [in_partition(decode(schema, chunk.records), chunk.partition) for chunk in value_chunks]
             decoded.parts.extend(parts)
-            _note(decoded, value_chunks, [part.time_ms for part in parts])
+            _add_times(decoded, value_chunks, [part.time_ms for part in parts])
     for chunk in table_chunks:
         part = _decode_rows(schema, chunk, mapping)
         decoded.parts.append(part)
-        _note(decoded, [chunk], [part.time_ms])
+        _add_times(decoded, [chunk], [part.time_ms])
     if unreadable_files := tuple(chunk.unreadable for chunk in chunks if chunk.unreadable is not None):
         decoded.parts.append(replace(concat_decoded(schema, []), poison=unreadable_files))
     return decoded
@@ -186,7 +186,7 @@ def file_name(path: Path) -> str:
     return path.name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _note(decoded: DecodedChunks, chunks: Sequence[Chunk], times: Sequence[NDArray[np.int64]]) -> None:
+def _add_times(decoded: DecodedChunks, chunks: Sequence[Chunk], times: Sequence[NDArray[np.int64]]) -> None:
     for chunk, time_ms in zip(chunks, times, strict=True):
         if len(time_ms):
             before = decoded.time_ms.get(chunk.lane)

@@ -52,9 +52,9 @@ class TopicSource:
         self._finished: set[int] = set()  # the partitions that were read to their ending
         self._next: dict[int, int] = {}  # the offset that is read next
         self._ids: dict[str, str] = {}  # of the topic, by its name; empty for brokers that give none
-        self._is_read_up: dict[int, bool] = {}  # True if the client has reported the end of the partition
-        self._searched_s = 0.0  # when new partitions were last searched for
-        self._held: set[int] = set()  # the partitions that `hold` has paused
+        self._is_at_end: dict[int, bool] = {}  # True if the client has reported the end of the partition
+        self._last_search_s = 0.0  # when new partitions were last searched for
+        self._paused: set[int] = set()  # the partitions that `hold` has paused
         self._last_ends: dict[int, int] = {}  # the end offset at the last query
         # To find a stuck client: at an earlier query, the offsets with waiting records.
         self._waiting_offsets: dict[int, int] = {}
@@ -66,7 +66,7 @@ class TopicSource:
         """Return the new records of all partitions, one chunk per partition."""
         if not self._next:
             self.seek({})
-        elif time.monotonic() - self._searched_s > _SEARCH_S:
+        elif time.monotonic() - self._last_search_s > _SEARCH_S:
             self._find_partitions()
         try:
             # The client waits until it has the requested number, so request one record, then the present ones.
@@ -81,7 +81,7 @@ class TopicSource:
         for message in messages:
             partition = message.partition()
             assert partition is not None
-            if partition in self._held:
+            if partition in self._paused:
                 continue  # the record was on its way when `hold` paused its partition
             notice = message.error()
             if notice is not None:
@@ -94,7 +94,7 @@ class TopicSource:
                 value = with_headers(value, message.headers(), self._headers)
             values.setdefault(partition, []).append(value)
             self._next[partition] = (message.offset() or 0) + 1
-            self._is_read_up[partition] = False
+            self._is_at_end[partition] = False
             self._stop_at_ending(partition, self._next[partition])  # this may have been its last record
         return [
             Chunk(self._lane(p), pa.array(records, pa.large_binary()), partition=p)
@@ -111,13 +111,13 @@ class TopicSource:
         self._ids = {topic: topic_id for topic, topic_id in ids.items() if topic == self._topic}
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Continue after these positions. Raises: SourceError for a topic that is unreadable, was replaced or has a
-        gap."""
-        ids = topics.topic_ids(self._settings, [self._topic])  # before the offsets, so a later topic has another id
+        """Continue at these next offsets, by lane (`topic[partition]`). Raises: SourceError for a topic that is
+        unreadable, was replaced, or has deleted records that were not read (a gap)."""
+        ids = topics.topic_ids(self._settings, [self._topic])  # if it is replaced before the next line, the id tells
         if not ids:  # brokers without ids, or away: once they are back they are asked again
             topics.latest_offsets(self._settings, [self._topic])
             ids = topics.topic_ids(self._settings, [self._topic])
-        self._take_ids(ids)
+        self._check_ids(ids)
         starting = "earliest" if positions else self._starting
         begins = topics.offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
         if self._ending_text is not None:
@@ -131,9 +131,9 @@ class TopicSource:
         if self.gaps and not self._accepts_gap:
             raise _gap_error(self.gaps)
         self._next = {p: max(offset, begins[p]) if positions else offset for p, offset in offsets.items()}
-        self._is_read_up = dict.fromkeys(self._next, False)
-        self._held = set()
-        self._searched_s = time.monotonic()
+        self._is_at_end = dict.fromkeys(self._next, False)
+        self._paused = set()
+        self._last_search_s = time.monotonic()
         self._consumer.assign(self._places(self._next))
         for partition, offset in self._next.items():
             self._stop_at_ending(partition, offset)
@@ -147,13 +147,13 @@ class TopicSource:
     def hold(self, lanes: Collection[str]) -> None:
         """Take partitions from the client, and give them back where they were left."""
         partitions = {p for p in self._next if self._lane(p) in lanes and p not in self._finished}
-        to_unassign, given_back = partitions - self._held, self._held - partitions
+        to_unassign, given_back = partitions - self._paused, self._paused - partitions
         if to_unassign:
             self._consumer.incremental_unassign([TopicPartition(self._topic, p) for p in to_unassign])
         if given_back:
-            self._is_read_up |= dict.fromkeys(given_back, False)
+            self._is_at_end |= dict.fromkeys(given_back, False)
             self._consumer.incremental_assign(self._places(given_back))
-        self._held = partitions
+        self._paused = partitions
 
     @property
     def ended(self) -> bool:
@@ -161,16 +161,16 @@ class TopicSource:
         return self._ending is not None and bool(self._next) and len(self._finished) == len(self._next)
 
     def behind(self) -> dict[str, bool]:
-        """Return True for each partition with more records: the client has not reported its end, or a query has seen a
-        later end. For a partition that was read to its ending, only records after the ending count."""
+        """Return True for each partition (by lane) with more records: the client has not reported its end, or `look`
+        has seen a later one. If reading has stopped at the source's ending, only records after the ending count."""
         behind: dict[str, bool] = {}
         for partition, offset in self._next.items():
-            is_behind = not self._is_read_up[partition]
+            is_behind = not self._is_at_end[partition]
             if partition in self._finished:
                 is_behind = self._has_more_after.get(partition, True)
             elif is_behind:
                 ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-                is_behind = ends is None or ends[1] < 0 or ends[1] > offset
+                is_behind = ends is None or ends[1] < 0 or ends[1] > offset  # ends: the first offset, and the end
             if partition not in self._finished:
                 is_behind = is_behind or offset < self._last_ends.get(partition, 0)
             behind[self._lane(partition)] = is_behind
@@ -198,26 +198,26 @@ class TopicSource:
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
         return True
 
-    def _take_ids(self, ids: Mapping[str, str]) -> None:
-        """Raise SourceError for another id than before; brokers that give none now change nothing."""
+    def _check_ids(self, ids: Mapping[str, str]) -> None:
+        """Raise SourceError for another id than before; remember new ones. Brokers may give none now."""
         refuse_new_topics(self._ids, ids)
         self._ids |= ids
 
     def _find_partitions(self) -> dict[int, int] | None:
         """Find new partitions of the topic, and read them too. Return the end of every partition, or None if the
         brokers do not answer. Raises: SourceError if the topic was replaced."""
-        self._searched_s = time.monotonic()
+        self._last_search_s = time.monotonic()
         settings = replace(self._settings, wait_ms=_SEARCH_WAIT_MS)
         try:
             earliest = topics.earliest_offsets(settings, [self._topic])[self._topic]
             latest, ids = topics.latest_offsets_and_ids(settings, [self._topic])
         except SourceError:  # brokers that are away come back; a topic that is gone says so where it is read
             return None
-        self._take_ids(ids)
+        self._check_ids(ids)
         new = {p: offset for p, offset in earliest.items() if p not in self._next}
         if new:
             self._next |= new
-            self._is_read_up |= dict.fromkeys(new, False)
+            self._is_at_end |= dict.fromkeys(new, False)
             self._consumer.incremental_assign(self._places(new))
             for partition, offset in new.items():
                 self._stop_at_ending(partition, offset)  # a source with an ending does not read new partitions
@@ -226,12 +226,12 @@ class TopicSource:
         return ends
 
     def _replace_stuck_client(self, ends: Mapping[int, int]) -> None:
-        """Replace the client if it is stuck: it has not returned records that were waiting at an earlier query. A
-        client may stop reading when brokers come back, without an error."""
+        """Replace the client if it is stuck: enough polls have returned all that it had, but no records of a partition
+        that had some at the query before. A client may stop reading when brokers come back, without an error."""
         now_s = time.monotonic()
         if now_s - self._waiting_since_s < _STUCK_S:
             return
-        partitions = self._next.keys() - self._held - self._finished
+        partitions = self._next.keys() - self._paused - self._finished
         waiting = {p: self._next[p] for p in partitions if self._next[p] < ends.get(p, 0)}
         stays = any(self._waiting_offsets.get(p) == offset for p, offset in waiting.items())
         is_stuck = self._complete_polls >= _POLLS_MIN and stays
@@ -248,7 +248,7 @@ class TopicSource:
         partition = message.partition() or 0
         if error.code() == END_CODE:
             self._next[partition] = max(self._next[partition], message.offset() or 0)
-            self._is_read_up[partition] = True
+            self._is_at_end[partition] = True
             self._stop_at_ending(partition, self._next[partition])
             return
         place = self._lane(partition)

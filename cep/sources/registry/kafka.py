@@ -81,7 +81,7 @@ class _Types:
                 self.name_all(inner)
 
     def visit(self, schema: object) -> None:
-        """Visit a type and all types inside it, each once, and note whether types are nested in themselves."""
+        """Visit an Avro type and its inner types once; note types that contain themselves and arrays of empty items."""
         if isinstance(schema, str):
             for named in self._of_name(schema):
                 self.visit(named)
@@ -92,7 +92,7 @@ class _Types:
             return
         self._open.add(id(schema))
         if isinstance(schema, dict) and schema.get("type") == "array" and self._is_empty(schema.get("items")):
-            self.has_empty_items = True
+            self.has_empty_items = True  # a few bytes of a record may then become a huge array
         for inner in _parts(schema):
             self.visit(inner)
         self._open.remove(id(schema))
@@ -280,8 +280,8 @@ def _waits(registry: tuple[tuple[str, str], ...]) -> dict[str, int]:
 
 
 def _skip_reasons(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[bytes], str]:
-    """Return a function that gives the reason to skip a record, "" for none: its schema is unknown, or it is too costly
-    to decode (see `Shape`, for nested schemas). A frame is the bytes before a value, with the id of its schema."""
+    """Return a function that gives the reason to skip a record, "" for none: its schema is unknown, or few bytes could
+    become a huge value (nested types, empty items). A frame is the bytes before a value, with its schema's id."""
     if not form.registry:
         shape = _shape_of_file(str(form.schema_file))
         return lambda value: _too_costly(shape, value)
@@ -353,12 +353,12 @@ class _Refused:
 def _asked(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Refused:
     """Request a schema from the registry; the client caches it. Raises: SourceAwayError without any answer.
 
-    An invented id may get any error, or no answer. So after a failure the registry gets another request. If it answers
-    that twice, the id is at fault; if not, the registry is unavailable, and the request is repeated as often as its
+    An invented id may get any error, or no answer. So after a failure the registry gets a harmless request (_is_well).
+    If it answers that twice, the id is at fault; if not, it is unavailable, and the schema is requested as often as the
     settings allow. A registry that refuses access is unavailable to a job that has had schemas of it (`has_schemas`);
     for another job the settings are wrong: SourceError.
     """
-    waits, answers, reason = _waits(form.registry), 0, ""
+    waits, failures_while_well, reason = _waits(form.registry), 0, ""
     for attempt in range(waits["max.retries"] + 1):
         while True:
             answer = _answer(form, number)
@@ -367,8 +367,8 @@ def _asked(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Re
             reason = answer.reason
             if not _is_well(form.registry):
                 break
-            answers += 1
-            if answers == _WELL_TWICE:
+            failures_while_well += 1
+            if failures_while_well == _WELL_TWICE:
                 return answer
         if answer.is_denied:
             raise (SourceAwayError if has_schemas else SourceError)(_unanswered(form, reason))
@@ -533,11 +533,12 @@ def _plain_value(field: FieldDescriptor, value: Any) -> Any:
         name = str(field.message_type.full_name)
         if not name.startswith("google.protobuf."):
             return fields_of(value)
-        return value.value if name.endswith("Value") and name not in _TREES else MessageToDict(value)
+        is_wrapper = name.endswith("Value") and name not in _TREES  # such as Int64Value
+        return value.value if is_wrapper else MessageToDict(value)
     if field.enum_type is not None:
         symbol = field.enum_type.values_by_number.get(value)
         return value if symbol is None else symbol.name
-    return value if not isinstance(value, int) or value in _INT64 else str(value)
+    return value if not isinstance(value, int) or value in _INT64 else str(value)  # a uint64 may exceed an int field
 
 
 def _message_class(path: str, name: str) -> type[Message]:

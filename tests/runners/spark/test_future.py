@@ -213,18 +213,18 @@ TIMES = {"t-0": PartitionTime(PAST_MS, True), "t-1": PartitionTime(PAST_MS + REA
 def test_the_file_names_what_is_further_ahead_than_an_hour_and_the_lateness(tmp_path: Path) -> None:
     assert read_paused(tmp_path / FILE) == frozenset(), "before the first micro-batch has ended"
     ahead = PausedPartitions(tmp_path, PAUSED_JOB)
-    ahead.ended(TIMES)
+    ahead.update(TIMES)
     assert read_paused(ahead.path) == {"t-1"}
-    ahead.ended({**TIMES, "t-0": PartitionTime(PAST_MS + 1, True)})
+    ahead.update({**TIMES, "t-0": PartitionTime(PAST_MS + 1, True)})
     assert read_paused(ahead.path) == frozenset()
-    ahead.ended(TIMES)
-    ahead.ended({})
+    ahead.update(TIMES)
+    ahead.update({})
     assert read_paused(ahead.path) == frozenset(), "of an earlier micro-batch"
 
 
 def test_in_order_of_arrival_nothing_is_paused(tmp_path: Path) -> None:
     ahead = PausedPartitions(tmp_path, Job(DEPLOYED.schema, (("card",),), 2, order=ARRIVAL))
-    ahead.ended(TIMES)
+    ahead.update(TIMES)
     assert read_paused(ahead.path) == frozenset()
 
 
