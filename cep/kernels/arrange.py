@@ -105,11 +105,12 @@ def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: U
 def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool:
     """Return True if event a comes before event b in the order of events. Both have the same time in ms.
 
-    Shapes: order int64[N, 3] (columnar/order.py) has for each event its microseconds, its declared field, and its
-    origin; with int64[0, 3] events are in the order of their rows. Source events of equal microseconds and field are
-    ordered by partition (the origin's bits from PARTITION_SHIFT on), then by arrival. Derived events (emitted by rules,
-    DERIVED_US or more) have no reproducible order of arrival. They are ordered by their record's id, their view, and
-    their whole id. An id ends with its view's name, whose length is the last VIEW_TAIL_BITS of the origin.
+    Shapes: order int64[N, 3] has for each event its microseconds, the field that the user declared for the order, and
+    its origin; with int64[0, 3] events are in the order of their rows. Source events that are equal in the first two
+    are ordered by partition (the origin's bits from PARTITION_SHIFT on), then by arrival. Derived events (emitted by
+    rules) have no reproducible order of arrival, and DERIVED_US or more. Their id is a record's id and the name of
+    their view: one of several events that a record becomes. They are ordered by the record's id, by the view's number
+    (in the origin), and by the whole id. The last VIEW_TAIL_BITS of the origin are the length of the view's name.
     """
     if order.shape[0] == 0:
         return a < b

@@ -52,10 +52,11 @@ def count_distinct(codes: Int64, begin: Int64, seen: Int64, out: Int64) -> None:
 
 @kernel
 def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64, window_ms: int) -> Int64:
-    """Put the row `earlier` int32[N] before the first row of each chain: int64[S + 1, C' ≤ C], in their order.
+    """Put one more event before each chain: return the longer chains int64[S + 1, C' ≤ C], in the same order.
 
-    Chains without an earlier row, and chains that would last `window_ms` or more, are left out. So are chains with an
-    absent event after that row: absent int32[N] is its latest row before each event, int32[0] for none.
+    A chain, chains[:, chain], has the row of one event for each of S steps. `earlier` int32[N] is the row to put before
+    each event, −1 for none. A chain is left out if it lacks this row, if it would last `window_ms` or more, or if a
+    forbidden event lies between: absent int32[N] is its latest row before each event, int32[0] without such an event.
     Cost: O(S · C).
     """
     steps, count = chains.shape
@@ -84,7 +85,8 @@ def _fraud_at(chains: Int64, step: int, chain: int, events: MinedEvents, late_ms
     """Return the number of the fraud that a chain finds by the event of one step, −1 for none.
 
     A chain, chains[:, chain], has an event row for each step of a mined sequence; its last event raises the alert. A
-    fraud of an earlier event counts if the alert comes less than `late_ms` later, for a type of event that frauds have.
+    fraud of an earlier event counts if the alert comes less than `late_ms` later, at an event of a type that frauds
+    have: a report comes after each fraud, and would find them all too late.
     """
     last = chains.shape[0] - 1
     row, end = chains[step, chain], chains[last, chain]

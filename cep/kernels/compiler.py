@@ -87,13 +87,13 @@ def claimed(path: Path) -> int | None:
 
 
 class PartLibrary(codegen.JITCodeLibrary):
-    """The LLVM code of a part, a kernel that others call. Only its callers become machine code, which saves time."""
+    """The LLVM code of a part, a kernel that other kernels call. Only callers become machine code, to save time."""
 
     def _optimize_final_module(self) -> None:
         """Do nothing: each function is already simplified."""
 
     def _finalize_final_module(self) -> None:
-        """Add only the variables that numba sets for each function to LLVM's engine: the callers have the code."""
+        """Define the variables to which numba writes after a compilation, but no code: each caller has a copy of it."""
         self._finalize_dynamic_globals()
         names = [variable.name for variable in self._final_module.global_variables if "NumbaEnv" in variable.name]
         empty = str(self._codegen._create_empty_module(f"{self.name}.variables"))  # noqa: SLF001 numba's own library does

@@ -96,10 +96,10 @@ def fill_slots(kept: UInt64, count: int, slots: Int32) -> None:
 
 @bare
 def judge_pairs(pairs: UInt64, kept: UInt64, count: int, slots: Int32, verdicts: UInt8) -> int:
-    """Judge pairs of an id and a content by the earlier pairs, and add pairs with a new id. Return their new number.
+    """Compare events with the kept ones, to find repeated ones. Keep events with a new id; return how many are kept.
 
-    Shapes: pairs uint64[2, N]; kept uint64[2, C] has `count` pairs and room for N more; verdicts uint8[N] is filled.
-    Cost: O(N).
+    Shapes: pairs uint64[2, N], hashes of an event's id and content; kept uint64[2, C], `count` such pairs and room for
+    N more; slots int32[S], a hash table of the kept pairs' numbers; verdicts uint8[N] is filled. Cost: O(N).
     """
     last = _U(slots.shape[0] - 1)
     for i in range(pairs.shape[1]):

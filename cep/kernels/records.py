@@ -66,12 +66,12 @@ class JsonValues(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The compiled rules of one key domain.
+    """The compiled rules of one key domain (the rules whose events have the same key fields).
 
     image int64[words], the joined tables of all rules, as layout.py draws it; rules int64[R, RULE_WIDTH]. Rule r reacts
-    to the predicates relevance[relevance_first[r] : relevance_first[r + 1]], both int32, where -1 stands for all
-    events. streams uint8[streams, event types]: the event types that a stream has; its events are numbered for windows
-    of n events. start_runs int64[R, W]: the run of each rule that has taken no event.
+    to events for which one of the predicates relevance[relevance_first[r] : relevance_first[r + 1]] holds, both int32;
+    -1 stands for all events. A stream is the events that a window of n events counts: streams uint8[streams, event
+    types] marks their types. start_runs int64[R, W]: the run of each rule that has taken no event.
     """
 
     image: Int64
@@ -167,9 +167,9 @@ class RuleInput(NamedTuple):
 class SharedStarts(NamedTuple):
     """Events that start several rules, by prefix (first steps that rules share), then key and row (engine/starts.py).
 
-    keys int32[S], rows int64[S]; counts int64[S] is the number of starts up to and including each. weights int64[S] is
-    the same, where starts with long texts count several times; int64[0] if each counts once. bits uint64[P, words] tell
-    for which starts a predicate holds, by bit columns[s], int64[S]. Prefix s begins at bounds[s], int64.
+    keys int32[S], rows int64[S]; prefix i begins at bounds[i], int64. counts int64[S] is the number of starts up to and
+    including each; weights int64[S] too, but a start with long texts counts several times, for its memory (int64[0] if
+    each counts once). Bit columns[s], int64[S], of bits[p] uint64[P, words] is 1 if predicate p holds for start s.
     """
 
     keys: Int32
@@ -223,11 +223,11 @@ class Work(NamedTuple):
 
 
 class NumberedTexts(NamedTuple):
-    """Texts that are being numbered (text/texts.py).
+    """The state while texts get numbers, equal texts the same one (text/texts.py).
 
     places uint64[2^n], a hash table: 0 is empty, otherwise the upper 32 bits are of the hash of a text and the lower 32
     bits are its number + 1. codes int32[N] are the numbers of rows, firsts int64[N] the first row of each number. key
-    uint64[2] is the key of the hashes. ahead uint64[33]: hashes of the next rows, computed before their search.
+    uint64[2] is the key of the hashes. ahead uint64[33]: hashes of the next rows, whose places are fetched together.
     """
 
     places: UInt64
@@ -264,10 +264,10 @@ class RuleScratch(NamedTuple):
 
 
 class RunOutput(NamedTuple):
-    """The runs that stay open, and the cursor: where the matcher resumes when a full array has been enlarged.
+    """The runs that stay open, and the cursor: the matcher stops if an array is full, and resumes there after it grew.
 
-    runs int64[*, W] (layout.py), keys and rules int32[*], with room for more rows; counters int64[COUNTERS, R]: the
-    amount that each rule has added to each counter of `Work`; cursor int64[CURSOR_WIDTH].
+    runs int64[*, W], each of W words (layout.py), keys and rules int32[*], with room for more rows; counters
+    int64[COUNTERS, R]: the amount that each rule has added to each counter of `Work`; cursor int64[CURSOR_WIDTH].
     """
 
     runs: Int64
@@ -303,7 +303,7 @@ class Remaining(NamedTuple):
 
 
 class PartOrder(NamedTuple):
-    """The rows of a state, part by part: P parts, each a set of keys.
+    """The rows of a state, part by part: P parts, each a set of keys. A node is a bound event of a run.
 
     bounds int64[4, P + 1] are the offsets of each part's keys, runs, nodes and events, and the end of the last ones.
     keys, runs, nodes and events (int64, one entry per row) are the order of the rows. key_place, node_place and

@@ -26,6 +26,7 @@ State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 @bare
 def _rounds(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64, count: int) -> State:
+    """Mix the four words of SipHash's state, `count` times."""
     for _ in range(count):
         v0 += v1
         v2 += v3

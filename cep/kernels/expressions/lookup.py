@@ -24,9 +24,9 @@ def _bucket(value: int) -> int:
 
 @inlined
 def _find_satisfied(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, int]:
-    """Return the range of the entries in [lo, hi) whose constant the value matches. Shapes: constants ascend there."""
+    """Return which of the entries [lo, hi), comparisons with ascending constants `values`, hold: a range of them."""
     first, end = lo, hi
-    if kind == y.INDEX_EQ:
+    if kind == y.INDEX_EQ:  # a search; the others go from one satisfied entry to the next
         while first < end:
             middle = (first + end) >> 1
             if values[middle] < value:
@@ -59,7 +59,7 @@ def _set_bit_if_met(image: Int64, entries: Int64, k: int, events: Events, row: i
         _run_code(image, first, end, events, row, work, 0)
         if work.counters[y.COUNT_OVERFLOW] != before:
             errors[k] += work.counters[y.COUNT_OVERFLOW] - before
-        if work.registers[result] == 0 or work.registers[result + 1] != 0:
+        if work.registers[result] == 0 or work.registers[result + 1] != 0:  # false, or null
             return
     event_index = row - events.first_row
     events.bitmaps[entries[k, y.INDEX_PREDICATE], event_index >> 6] |= np.uint64(1) << np.uint64(event_index & 63)

@@ -74,7 +74,7 @@ def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, 
     """
     segment = moves.segment
     band, sizes = np.empty(bands.values.shape[0] + segment.shape[0] + 1, np.int64), np.zeros(3, np.int64)
-    is_inside = True
+    is_rank_known = True
     low = high = 0
     for q in range(windows.segment.shape[0]):
         window_segment = windows.segment[q]
@@ -85,18 +85,18 @@ def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, 
             low = high
         while high < windows.highs[q]:
             if moves.enters[high] != 0:
-                is_inside = _add_to_band(band, sizes, moves.values[high]) and is_inside
+                is_rank_known = _add_to_band(band, sizes, moves.values[high]) and is_rank_known
             high += 1
         while low < windows.lows[q]:
             if moves.leaves[low] != 0:
-                is_inside = _remove_from_band(band, sizes, moves.values[low]) and is_inside
+                is_rank_known = _remove_from_band(band, sizes, moves.values[low]) and is_rank_known
             low += 1
         counts[q], out[q] = sizes[_COUNT], 0
         if counts[q] > 0:
             position = (percent * counts[q] + 99) // 100 - 1 - sizes[_BELOW]
-            is_inside = is_inside and position >= 0 and position < sizes[_SIZE]
+            is_rank_known = is_rank_known and position >= 0 and position < sizes[_SIZE]
             out[q] = band[min(max(position, 0), max(sizes[_SIZE] - 1, 0))]
-    return is_inside
+    return is_rank_known
 
 
 @kernel
@@ -104,35 +104,36 @@ def bands_after(
     bands: Bands, segment: Int64, values: Int64, change: Int64, percent: int,
     half_width: int, width_per_change: int, out: Bands,
 ) -> None:  # fmt: skip
-    """Fill `out`, with room for B + M values, with the bands after members enter (change int64[M] is 1) or leave (−1).
+    """Fill `out` with the bands after events have entered windows (change int64[M] is 1) or left them (−1).
 
-    A band has the sorted values near a percentile, by segment (the number of a key or sub-key): the values within
-    `half_width` of the rank, and `width_per_change` more for each change, because so many changes may come again. A
-    segment without events takes all entering values. A band whose rank is no longer known becomes empty.
+    A percentile needs only the values near its rank. A band has these values of one segment (the number of a key or
+    sub-key), sorted, and the number of values below them. It reaches `half_width` values from the rank to both sides,
+    and `width_per_change` more for each change: the next call may have as many. A segment without events takes all
+    entering values. A band that has lost its rank becomes empty. `out` has room for B + M values.
     """
     band, sizes = np.empty(bands.values.shape[0] + values.shape[0] + 1, np.int64), np.zeros(3, np.int64)
     i = 0
     for s in range(bands.counts.shape[0]):
         _load_band(band, sizes, bands, s)
-        is_inside, had_events, changes = True, bands.counts[s, _COUNT] > 0, 0
+        is_rank_known, had_events, changes = True, bands.counts[s, _COUNT] > 0, 0
         while i < segment.shape[0] and segment[i] == s:
             changes += change[i] != 0
             if change[i] > 0 and not had_events:
                 band[sizes[_SIZE]] = values[i]
                 sizes[_SIZE] += 1
             elif change[i] > 0:
-                is_inside = _add_to_band(band, sizes, values[i]) and is_inside
+                is_rank_known = _add_to_band(band, sizes, values[i]) and is_rank_known
             elif change[i] < 0 and had_events:
-                is_inside = _remove_from_band(band, sizes, values[i]) and is_inside
+                is_rank_known = _remove_from_band(band, sizes, values[i]) and is_rank_known
             i += 1
         if not had_events:
             band[: sizes[_SIZE]].sort()
             sizes[_COUNT] = sizes[_SIZE]
-        rank = (percent * sizes[_COUNT] + 99) // 100 - 1 - sizes[_BELOW]
+        rank = (percent * sizes[_COUNT] + 99) // 100 - 1 - sizes[_BELOW]  # its position in the band
         first = max(rank - half_width - width_per_change * changes, 0)
         end = min(rank + half_width + width_per_change * changes + 1, sizes[_SIZE])
         out.starts[s + 1] = out.starts[s]
-        if is_inside and first < end:
+        if is_rank_known and first < end:
             out.counts[s, 0], out.counts[s, 1] = sizes[_COUNT], sizes[_BELOW] + first
             for j in range(first, end):
                 out.values[out.starts[s] + j - first] = band[j]

@@ -91,11 +91,11 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
 
 @kernel
 def float_tallies_after(tally: Int64, segment: Int64, values: Int64, change: Int64) -> bool:
-    """Add change int64[M] (1, 0 or −1) times each member to the floats of its segment's tally, in place.
+    """Add each value, `change` (1, 0 or −1) times, to the stored sum of its segment, a key or sub-key.
 
-    A tally, int64[S, 6 or 12] by segment (the number of a key or sub-key), has a window's sum as bits of a few floats,
-    and for a standard deviation (12) also of the squares. values int64[M] are bits of finite floats. Return False if
-    the floats cannot express all sums; their content is then undefined.
+    Shapes: values int64[M], the bits of finite floats; segment, change int64[M]; tally int64[S, 6 or 12] by segment. A
+    tally stores an exact sum as a few floats that add up to it, and with 12 columns also a sum of squares. To add, the
+    kernel unpacks it into CHUNKS integers. Return False if the floats cannot express a sum; tally is then undefined.
     """
     is_spread = tally.shape[1] > SQUARES_AT
     floats = values.view(np.float64)

@@ -142,9 +142,9 @@ def choose_classes(
 
 @bare
 def fill_classes(table: CodeTable, key_numbers: Int32, values: ValueBytes) -> None:
-    """Fill the hash table of classes: enter each pair of a key, number int32[C], and a value once, by its code.
+    """Enter each class into the hash table, and its code, a hash of 32 bits, into the filter (table.bits).
 
-    Pairs of key −1 (absent) or with a null are left out.
+    A class is a distinct pair of a key (number int32[C]) and a value. Pairs of key −1 (absent) or a null are left out.
     """
     codes, bits, places = table.codes, table.bits, table.places
     offsets, data, nulls = values.offsets, values.data, values.nulls
@@ -159,7 +159,7 @@ def fill_classes(table: CodeTable, key_numbers: Int32, values: ValueBytes) -> No
             if key_numbers[candidate] == key_numbers[i] and _is_same(offsets, data, i, offsets, data, candidate):
                 break
             place = (place + 1) & int64(mask)
-        if places[place] < 0:
+        if places[place] < 0:  # the pair is new
             places[place] = i
 
 
@@ -209,10 +209,11 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
 def choose_first(
     rows: BlockRows, request: BlockRequest, after_ms: int, until_ms: int, wanted_type: int, chosen: Bool
 ) -> None:
-    """Choose the requested keys' events after after_ms, up to until_ms, and the first later one: set chosen bool[N].
+    """Choose requested keys' events after after_ms, up to until_ms, and each key's first later one: set chosen bool[N].
 
-    The later event must be of `wanted_type` if that is not −1. A key that has its later event is removed from
-    request.keys. The rows of a key are adjacent and in event order; key_numbers has −1 for a key outside of the call.
+    They leave the window of a `first(…)`. The later one, of `wanted_type` unless that is −1, is then the oldest in the
+    window; its key needs no more events and is removed from request.keys. The rows of a key are adjacent and in event
+    order; key_numbers has −1 for a key outside of the call.
     """
     key, time, event_type, key_numbers, keys = rows.key, rows.time, rows.event_type, request.key_numbers, request.keys
     finished_key = int64(-1)  # the key that has its later event, until its rows end

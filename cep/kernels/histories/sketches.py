@@ -15,12 +15,13 @@ from cep.kernels.layout import Int64, UInt8
 
 
 @bare
-def follow_panes(key: Int64, pane: Int64, starts: Int64, opens: Int64, highs: Int64, lows: Int64) -> None:
-    """Fill lows int64[Q] with the first member of each new event's window, whose edge is at a pane, a slice of time.
+def follow_panes(key: Int64, pane: Int64, starts: Int64, first_panes: Int64, highs: Int64, lows: Int64) -> None:
+    """Fill lows int64[Q] with the first entry of each new event's window. A window begins with a pane, a slice of time.
 
-    Shapes: key, pane int64[C] of the members (codes with weights, each for the events of one pane), by key; starts
-    int64[Q], the first member of each new event's key; opens int64[Q], the first pane of its window; highs int64[Q],
-    the end of its members. A member whose pane is older than the pane before it counts in that one: `pane` changes.
+    An entry stands for events of one pane: a code of their value, and their number. Shapes: key, pane int64[C] of the
+    entries, by key; by new event: starts int64[Q], the first entry of its key; first_panes int64[Q], the first pane of
+    its window; highs int64[Q], the end of its entries. An entry with an older pane than the entry before it is counted
+    in the pane of that entry, which is written to `pane`.
     """
     for i in range(1, key.shape[0]):
         if key[i] == key[i - 1] and pane[i] < pane[i - 1]:
@@ -28,7 +29,7 @@ def follow_panes(key: Int64, pane: Int64, starts: Int64, opens: Int64, highs: In
     low = 0
     for q in range(starts.shape[0]):
         low = max(low, starts[q])
-        while low < highs[q] and pane[low] < opens[q]:
+        while low < highs[q] and pane[low] < first_panes[q]:
             low += 1
         lows[q] = low
 

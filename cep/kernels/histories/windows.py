@@ -17,11 +17,11 @@ from cep.kernels.layout import Float64, Int64, UInt8, int64
 
 
 @bare
-def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int, members: Int64, out: Windows) -> int:
-    """Find the members, int64[N], and the window of each new event; return the number of members.
+def find_windows(rows: TableRows, starts: Int64, previous: bool, events_max: int, members: Int64, out: Windows) -> int:
+    """Find the members (rows that a history counts), int64[N], and each new event's window; return how many members.
 
-    Shapes: opens int64[Q]: the window of a new event has members later than this. `previous` leaves out the event
-    itself. A window with more than events_max members is cut and marked as folded. Cost: O(N).
+    rows.order is by segment (key or sub-key) and time. A window has the members later than its starts, int64[Q]; with
+    `previous` not the new event itself. If it has more than events_max, the newest remain, and it is marked as folded.
     """
     count = low = q = 0
     for i in range(rows.order.shape[0]):
@@ -31,9 +31,9 @@ def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int,
         if rows.member[row] != 0:
             members[count] = row
             count += 1
-        if rows.new_at[row] >= 0:
+        if rows.new_at[row] >= 0:  # a new event: this is its number, otherwise -1
             high = count - 1 if previous and rows.member[row] != 0 else count
-            while low < high and rows.time[members[low]] <= opens[rows.new_at[row]]:
+            while low < high and rows.time[members[low]] <= starts[rows.new_at[row]]:
                 low += 1
             out.folded[q] = high - low > events_max
             out.lows[q], out.highs[q], out.at[q] = max(low, high - events_max), high, rows.new_at[row]
@@ -43,13 +43,13 @@ def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int,
 
 @bare
 def mark_retained(
-    members: Int64, segment: Int64, time: Int64, opens: Int64, events_max: int, oldest: bool, marked: UInt8
+    members: Int64, segment: Int64, time: Int64, starts: Int64, events_max: int, oldest: bool, marked: UInt8
 ) -> None:
     """Set marked uint8[N] for the newest events_max members of each segment, or with `oldest` for the oldest ones.
 
-    The marked members are retained for later windows, which only have members after `opens`. `oldest` is for histories
-    of the first event, with events_max 1. Shapes: members int64[M], the rows that a history counts, by segment (the
-    number of a key or sub-key) and time; segment, time, opens int64[N] by row.
+    The marked members are retained for later windows, which only have members after `starts`. `oldest` is for
+    histories of the first event, with events_max 1. Shapes: members int64[M], the rows that a history counts, by
+    segment (the number of a key or sub-key) and time; segment, time, starts int64[N] by row.
     """
     members_seen = 0
     for i in range(members.shape[0]):
@@ -58,24 +58,27 @@ def mark_retained(
         before = members[j - 1 if oldest else min(j + 1, members.shape[0] - 1)]
         if i == 0 or segment[row] != segment[before]:
             members_seen = 0
-        if members_seen < events_max and time[row] > opens[row]:
+        if members_seen < events_max and time[row] > starts[row]:
             marked[row] = 1
         members_seen += 1
 
 
 @bare
-def mark_least(members: Int64, segment: Int64, time: Int64, opens: Int64, values: Int64, marked: UInt8) -> None:
-    """Set marked uint8[N] for members that can be the least of a later window: less than all later values int64[M]."""
+def mark_least(members: Int64, segment: Int64, time: Int64, starts: Int64, values: Int64, marked: UInt8) -> None:
+    """Set marked uint8[N] for events whose value can be the least of a later window: it is less than all later values.
+
+    Shapes: members int64[M], their rows by segment (the number of a key or sub-key) and time; values int64[M];
+    segment, time, starts int64[N] by row. No later window begins before starts[row].
+    """
     count = members.shape[0]
     best = int64(0)
     for j in range(count):
         i = count - 1 - j
         row = members[i]
-        # A segment is the number of a key or sub-key.
         is_last = i == count - 1 or segment[row] != segment[members[i + 1]]
         if is_last or values[i] < best:
             best = values[i]
-            if time[row] > opens[row]:  # otherwise no later window reaches back to it
+            if time[row] > starts[row]:  # otherwise each later window begins after the event
                 marked[row] = 1
 
 
@@ -98,13 +101,13 @@ def sum_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
 def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
     """Fill out float64[Q] with the population standard deviation of each window; 0 where it is empty.
 
-    Values as in sum_floats. Both sums are exact, and taken as two doubles each, so that a small spread around a large
-    mean keeps its digits.
+    values int64[M] are the bits of finite float64. The sums of values and of squares are exact, in CHUNKS integers
+    each. They are read as two doubles each, so that a small spread around a large mean keeps its digits.
     """
     floats = values.view(np.float64)
     sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
     pair, pair_squares = np.zeros(2, np.float64), np.zeros(2, np.float64)
-    slot = np.zeros(1, np.float64)
+    slot = np.zeros(1, np.float64)  # scratch to read the bits of a float
     slot_bits = slot.view(np.int64)
     low = high = 0
     for q in range(lows.shape[0]):

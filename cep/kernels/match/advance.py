@@ -51,26 +51,26 @@ def _end_waits(
 ) -> Counts:
     """Close the waits of run i that end by `until`. Report a match for an absence, a time-out for another wait.
 
-    A wait is a transition that the run may still make; an absence waits for the end, without the forbidden event. It
-    happens at `detected_ms` (ms, UTC); the key's stream has had `events_seen` events by then. With `skip … in order`
-    (R_IN_ORDER) the match is held back: a copy of the run, row counts.runs, waits until no open run started earlier.
+    A wait is a transition that the run may still make; an absence waits for its end, without the forbidden event. The
+    report has the time `detected_ms` (ms, UTC); the key's stream has had `events_seen` events by then. With `skip … in
+    order` (R_IN_ORDER) the match is held back: a copy of the run waits until no open run started earlier.
     """
     runs, count, matches = work.runs, counts.runs, counts.matches
-    reported = runs[i, y.RUN_WAITS] & _TIMED_OUT != 0
+    was_reported = runs[i, y.RUN_WAITS] & _TIMED_OUT != 0
     absent, ran_out = close_due(rule, events.columns, runs, i, work.nodes, until)
     if runs[i, y.RUN_WAITS] == 0:
         work.counters[y.COUNT_EXPIRED] += 1
-    fresh = ran_out and rule.words[y.R_TIMEOUTS] != 0 and not reported
-    if fresh:
+    is_new_timeout = ran_out and rule.words[y.R_TIMEOUTS] != 0 and not was_reported
+    if is_new_timeout:
         _mark_timed_out(rule, i, work, count)
     if absent and rule.words[y.R_IN_ORDER] != 0:
         count = hold_back(runs, i, count)
         # Completed by a deadline: after the last event, and after the matches that this event has completed.
         runs[count - 1, y.RUN_ORDINAL] = events_seen - 1
-        runs[count - 1, y.RUN_EXPIRY] = _BY_DEADLINE + detected_ms  # of a held-back run: its place in the order
+        runs[count - 1, y.RUN_EXPIRY] = _BY_DEADLINE + detected_ms  # a held-back run has its rank here
         absent = False
-    if absent or fresh:
-        kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if fresh else y.KIND_MATCH)
+    if absent or is_new_timeout:
+        kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if is_new_timeout else y.KIND_MATCH)
         last = work.nodes[runs[i, y.RUN_NODE], y.NODE_ROW]
         emit(rule, events, last, work, i, matches, kind, detected_ms)
         matches += 1
@@ -100,13 +100,13 @@ def _process_deadlines(rule: Rule, events: Events, until: int, events_seen: int,
     """Process all deadlines up to `until` (ms, UTC) in order: absences match, other waits time out.
 
     The key's stream has had `events_seen` events by then. FOREVER is the end of the input, when absences without a
-    deadline match. RUN_WAITS is 0 in a closed run, and HELD_BACK in a complete match that waits for its turn.
+    deadline match. RUN_WAITS is 0 in a closed run, and HELD_BACK in a match that waits for earlier runs.
     """
     runs = work.runs
     while True:
         due_ms = _FOREVER
         any_open = False
-        for i in range(1, counts.runs):
+        for i in range(1, counts.runs):  # row 0 is the start run
             if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_WAITS] != _HELD_BACK:
                 due_ms = min(due_ms, runs[i, y.RUN_EXPIRY])
                 any_open = True
@@ -119,7 +119,7 @@ def _process_deadlines(rule: Rule, events: Events, until: int, events_seen: int,
             full = _full_before_report(work, counts)
             if full != y.NOT_FULL:
                 return Counts(counts.runs, counts.nodes, counts.matches, full)
-            close_missed(rule.image, runs, i, events_seen)
+            close_missed(rule.image, runs, i, events_seen)  # strict waits whose event, the very next one, was another
             if runs[i, y.RUN_WAITS] != 0:
                 counts = _end_waits(rule, events, due_ms, due_ms, events_seen, i, work, counts)
         counts = _apply_skip(rule, events, due_ms, work, before, counts)
@@ -132,14 +132,14 @@ def _end_event_windows(rule: Rule, events: Events, row: int, work: Work, counts:
     """Close the runs whose window, a number of events, ends with the event in `row`; report absences and time-outs."""
     runs, before, runs_before = work.runs, counts.matches, counts.runs
     ordinal, detected_ms = events.columns[y.COLUMN_ORDINAL, row], events.columns[y.COLUMN_TIME, row]
-    for i in range(1, runs_before):
+    for i in range(1, runs_before):  # row 0 is the start run
         has_ended = ordinal - runs[i, y.RUN_START_ORDINAL] >= rule.words[y.R_WITHIN_EVENTS]
-        if not has_ended or runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:  # closed, or a match
-            continue
+        if not has_ended or runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:
+            continue  # its window has not ended, it is closed, or it is a match that is held back
         full = _full_before_report(work, counts)
         if full != y.NOT_FULL:
             return Counts(counts.runs, counts.nodes, counts.matches, full)
-        close_missed(rule.image, runs, i, ordinal)  # strict waits, which no report follows
+        close_missed(rule.image, runs, i, ordinal)  # strict waits whose event did not come: these are not reported
         if runs[i, y.RUN_WAITS] != 0:
             until = _FOREVER + 1  # later than each deadline: the window ends all waits
             counts = _end_waits(rule, events, until, detected_ms, ordinal, i, work, counts)
@@ -183,11 +183,11 @@ def _offer_to_all(
 
 @bare
 def _close_ended_runs(rule: Rule, events: Events, row: int, work: Work, count: int) -> None:
-    """Close every run in rows [1, count) whose window ends by the event in `row`, or that has missed its next event.
+    """Close every run in rows [1, count) whose window ends by the event in `row`, or that had to take the next event.
 
-    Runs whose conditions no event satisfies are skipped for a while. Closing expired runs here makes the limits
-    independent of the split of events into calls. Where deadlines matter, for a match or a time-out, _process_deadlines
-    closes them.
+    Events are only offered to runs that may take them, so other runs may have expired unseen. They are closed before
+    runs are counted for a limit. If the end of a window causes a match or a time-out (R_DEADLINES_MATTER),
+    _process_deadlines closes them instead.
     """
     runs, time, ordinal = work.runs, events.columns[y.COLUMN_TIME, row], events.columns[y.COLUMN_ORDINAL, row]
     deadlines_matter, counts_events = rule.words[y.R_DEADLINES_MATTER] != 0, rule.words[y.R_COUNTS] != 0
@@ -269,7 +269,7 @@ def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output
     for i in range(1, count):
         close_missed(rule.image, runs, i, events_seen)
         events_since_start = events_seen - runs[i, y.RUN_START_ORDINAL]
-        # Where deadlines matter, the end of the window still has to be reported.
+        # If deadlines matter (they cause matches or time-outs), the end of the window still has to be reported.
         has_ended = rule.words[y.R_DEADLINES_MATTER] == 0 and events_since_start >= rule.words[y.R_WITHIN_EVENTS]
         if has_ended or runs[i, y.RUN_WAITS] == 0:
             continue

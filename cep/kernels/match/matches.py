@@ -135,8 +135,9 @@ def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bo
 def _earlier_rows(image: Int64, nodes: Int64, node_a: int, node_b: int) -> bool:
     """Return True if the path to node_a has earlier events than the path to node_b, compared one by one from the first.
 
-    The paths have the same length. If their events are the same, return True if node_a has the earlier variables. The
-    loop goes back from the last event, so the difference that it finds last, the earliest, decides.
+    A node is an event that a variable has bound, with a link to the previous node; the image (the compiled rules) tells
+    the variable of a node's state. The paths have the same length. If their events are the same, the earlier variables
+    decide. The loop goes back from the last event, so the difference that it finds last, the earliest, decides.
     """
     states = image[y.HEADER_STATES]
     before, before_by_variable, same_rows = False, False, True
@@ -234,8 +235,8 @@ def _close_before(runs: Int64, end: int, resume_row: int) -> int:
 def choose_matches(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> int:
     """Apply the skip strategy to the matches [first, count) of one event or deadline; return the new match count.
 
-    Matches and runs that begin before resume_row, at which matching goes on after a match, are dropped. Time-outs are
-    not matches: they stay and cover nothing. KIND_BOTH is a match and a time-out. MATCH_BOUND is scratch for the rank.
+    After a match, matching goes on at resume_row: matches and runs that begin before it are dropped. Time-outs stay and
+    drop nothing; KIND_BOTH is a match and a time-out. Rows [first, end) are chosen. MATCH_BOUND holds a match's rank.
     """
     matches = work.matches
     end = first

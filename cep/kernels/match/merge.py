@@ -40,10 +40,11 @@ def _has_same_future(words: Int64, runs: Int64, a: int, b: int) -> bool:
 
 
 @bare
-def _slot(words: Int64, work: Work, i: int, size: int) -> int:
-    """Return where the search for runs like run i begins, in a hash table of `size` slots, a power of two.
+def _first_slot(words: Int64, work: Work, i: int, size: int) -> int:
+    """Return where the search for runs with the same future as run i begins, in a hash table of `size` slots (2^n).
 
-    Registers may hold sums that a sender chooses, so the hash has a key (siphash.py).
+    The future depends on the start, state, open waits, and registers that a condition reads (bits of R_CONTROL). A
+    register may hold a sum that a sender chooses, so the hash has a secret key (siphash.py).
     """
     runs = work.runs
     sip = take_word(begin(work.table_key), np.uint64(runs[i, y.RUN_START_ROW]))
@@ -68,7 +69,7 @@ def _first_with_same_future(words: Int64, runs: Int64, i: int) -> int:
 @bare
 def _find_or_add_in_table(words: Int64, work: Work, i: int, table: Int64, size: int) -> int:
     """Return the row in the hash table with the same future; 0 if there is none, after adding row i."""
-    slot, runs = _slot(words, work, i, size), work.runs
+    slot, runs = _first_slot(words, work, i, size), work.runs
     while table[slot, 0] != 0 and not _has_same_future(words, runs, i, table[slot, 0]):
         slot = (slot + 1) & (size - 1)
     if table[slot, 0] == 0:
@@ -81,9 +82,9 @@ def _find_or_add_in_table(words: Int64, work: Work, i: int, table: Int64, size: 
 def merge_runs(words: Int64, work: Work, first_new: int, counts: Counts, table: Int64) -> Counts:
     """Join each new run, in rows [first_new, counts.runs), to the first row with the same future.
 
-    Both bindings meet in a new node, and the joined run loses its waits: it is dropped later. table int64[*, 3] is
-    scratch (the matcher's stack, so FULL_STACK if it is too short): its first column becomes a hash table of rows,
-    unless there are few new runs. `words` are the rule's. Cost: O(runs).
+    Their bindings meet in a union, a node with two previous nodes. The new run loses its waits: it is dropped later.
+    With many new runs, the first column of table int64[*, 3], the matcher's stack, becomes a hash table of rows; if it
+    is too short, FULL_STACK is returned. `words` are the rule's. Cost: O(runs).
     """
     runs, nodes, node_count = work.runs, work.nodes, counts.nodes
     few = counts.runs - first_new <= _FEW_RUNS
@@ -102,7 +103,7 @@ def merge_runs(words: Int64, work: Work, first_new: int, counts: Counts, table: 
             continue
         if node_count >= nodes.shape[0]:
             return Counts(counts.runs, node_count, counts.matches, y.FULL_NODES)
-        nodes[node_count, y.NODE_ROW] = -1
+        nodes[node_count, y.NODE_ROW] = -1  # a union is without an event; its NODE_STATE is the second previous node
         nodes[node_count, y.NODE_STATE] = runs[other, y.RUN_NODE]
         nodes[node_count, y.NODE_PREVIOUS] = runs[i, y.RUN_NODE]
         runs[other, y.RUN_NODE] = node_count

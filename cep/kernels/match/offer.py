@@ -33,20 +33,20 @@ def hold_back(runs: Int64, i: int, count: int) -> int:
 
 @inlined
 def _finish_child(rule: Rule, events: Events, row: int, work: Work, counts: Counts, limit: int, stack: Int64) -> Counts:
-    """Finish the new run in row counts.runs: keep it if it has open waits, and report it if it is a match."""
+    """Finish the new run in row counts.runs: report it if it is a match, and keep it if it may take more events."""
     child = counts.runs
     accepted = accepts(rule.image, work.runs, child)
     runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.NOT_FULL
-    if accepted and rule.words[y.R_MERGES] != 0:  # a merged run stands for several matches
+    if accepted and rule.words[y.R_MERGES] != 0:  # one run for all runs with the same future: several matches
         reported = emit_all(rule, events, row, work, child, counts, limit, stack)
         node_count, matches, full = reported.nodes, reported.matches, reported.full
     elif accepted and rule.words[y.R_IN_ORDER] == 0:
         emit(rule, events, row, work, child, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
         matches += 1
     if full == y.NOT_FULL:
-        if work.runs[child, y.RUN_WAITS] != 0:
+        if work.runs[child, y.RUN_WAITS] != 0:  # it may take more events
             runs += 1
-        if accepted and rule.words[y.R_IN_ORDER] != 0:  # the match waits until no open run started earlier
+        if accepted and rule.words[y.R_IN_ORDER] != 0:  # report a copy later, when no open run started earlier
             runs = hold_back(work.runs, child, runs)
     return Counts(runs, node_count, matches, full)
 
@@ -66,13 +66,13 @@ def _which_is_full(work: Work, counts: Counts) -> int:
 
 @bare
 def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts) -> Counts:
-    """Report a match of run i at the next event of its stream, in `row`: that is not the forbidden one."""
+    """Report run i as a match: it forbids an event as the next one, and the next event, in `row`, is another one."""
     runs, matches = counts.runs, counts.matches
     if matches >= work.matches.shape[0]:
         return Counts(runs, counts.nodes, matches, y.FULL_MATCHES)
     if runs >= work.runs.shape[0]:
         return Counts(runs, counts.nodes, matches, y.FULL_WORK)
-    if rule.words[y.R_IN_ORDER] != 0:  # the match waits until no open run started earlier
+    if rule.words[y.R_IN_ORDER] != 0:  # a copy of the run waits until no open run started earlier
         runs = hold_back(work.runs, i, runs)
         work.runs[runs - 1, y.RUN_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
     else:

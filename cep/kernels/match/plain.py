@@ -328,11 +328,11 @@ def _on_event(
 
 @inlined
 def _find_key_starts(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int) -> tuple[_KeyStarts, int]:
-    """Return the key's shared events, and the row of its first run.
+    """Return the key's shared events, which may start runs of several rules, and the row of the rule's first real run.
 
-    Rules that start on the same events share these: they are stored once, and a rule processes them when another event
-    may advance its runs. If the key's first row is in the start state, it is a note of the last shared event that is
-    processed. Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
+    Shared events are stored once. A rule creates its runs from them later, when another event may advance these. If the
+    key's first row is in the start state, it is a note, not a run: RUN_START_ROW is the last shared event that the rule
+    has processed. Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
     """
     first = unprocessed = last = int64(0)
     first_run = int64(1)
@@ -376,13 +376,13 @@ def _within_weight(starts: SharedStarts, first: int, end: int, limit: int, count
 def _write_progress(last: int, expiry: int, key: int, work: Work, node: int, output: RunOutput, out_count: int) -> int:
     """Write a note in the form of a run: the rule has processed the key's shared events up to the one in row `last`.
 
-    Shared events start several rules, and are stored once for all. The note has node `node`, and is needed until
-    `expiry` (ms, UTC), when the run of that event expires. Returns FULL_*, NOT_FULL if the note fits.
+    Shared events may start runs of several rules, and are stored once for all. The note is needed until `expiry` (ms,
+    UTC), when the run of the last event expires. Its node, with that event, is row `node`. Returns FULL_*, or NOT_FULL.
     """
     if out_count >= output.runs.shape[0] or node >= work.nodes.shape[0]:
         return y.FULL_OUT if out_count >= output.runs.shape[0] else y.FULL_NODES
     for c in range(work.runs.shape[1]):
-        output.runs[out_count, c] = work.runs[0, c]
+        output.runs[out_count, c] = work.runs[0, c]  # row 0 is the start run: a note is in the start state
     work.nodes[node, y.NODE_ROW] = last
     work.nodes[node, y.NODE_STATE] = work.runs[0, y.RUN_STATE]
     work.nodes[node, y.NODE_PREVIOUS] = -1

@@ -129,27 +129,27 @@ def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, coun
 
 @bare
 def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head: int, end: int, weights: Int64) -> int:
-    """Evict the oldest of the rows [head, end) if their nodes exceed the limit; return the remaining weight.
+    """Evict the oldest runs in rows [head, end) if the nodes of all weigh more than the limit; return the weight left.
 
-    The youngest runs stay whose nodes together are half the limit, or the youngest alone if it does not exceed the
-    limit. A node that several runs share counts once, because it is marked. The heap has negative ages, so that the
-    youngest run comes first; its row is in the last bits. Returns -1 if the stack is too short.
+    A node weighs 1, or more if its event has long texts. Runs stay from the youngest on while they weigh at most half
+    the limit; the youngest may weigh the whole limit. A marked node is shared with a younger run and not weighed again.
+    The heap has negative ages, with the row in the last bits: the youngest run comes first. -1: the stack is too short.
     """
     runs, limit, heap = work.runs, rule.words[y.R_NODES_MAX], scratch.picked
     runs_count = _heap_of(runs, head, end, _YOUNGEST, heap)
-    count, weight_left, stay = int64(0), int64(0), int64(0)
+    count, weight_left, runs_left = int64(0), int64(0), int64(0)
     for younger in range(runs_count):
-        more = _visit(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.stack, weights)
-        if more < 0:
+        run_weight = _visit(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.stack, weights)
+        if run_weight < 0:
             return -1
-        count += more
+        count += run_weight
         if count <= limit // 2 or (younger == 0 and count <= limit):
-            weight_left, stay = count, younger + 1
+            weight_left, runs_left = count, younger + 1
         heap[0] = heap[runs_count - 1 - younger]
         _sink(heap, 0, runs_count - 1 - younger)
     if count <= limit:
         return count
-    evict_beyond(runs, head, end, stay, heap, work.counters)
+    evict_beyond(runs, head, end, runs_left, heap, work.counters)
     return weight_left
 
 
@@ -195,11 +195,11 @@ def limit_nodes(
     rule: Rule, work: Work, scratch: RuleScratch, cursor: Int64, head: int, counts: Counts, room: KeyRoom,
     weights: Int64,
 ) -> tuple[Counts, KeyRoom]:  # fmt: skip
-    """Count the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if there are too many.
+    """Weigh the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if they exceed the limit.
 
-    A node is a bound event, which runs may share: a marked one is not counted again. A mark is a negative number that
-    no other count has, so marks are never cleared. Unused nodes of this call are dropped when there are many. Evicted
-    runs lose their waits. Returns the counts and the room (the limits for the next count); counts.full is FULL_MARKS or
+    A node is a bound event; weights int64[rows] are added for events with long texts. Runs may share a node: a marked
+    one is not counted again. A mark is a negative number that no other count has, so marks are never cleared. Evicted
+    runs lose their waits. Returns the counts, and the room: when to weigh next; counts.full is FULL_MARKS or
     FULL_STACK if the marks or the stack are too short. Cost: O(nodes of the runs), and O(nodes in use) now and then.
     """
     if scratch.marks.shape[0] < work.nodes.shape[0]:
@@ -207,10 +207,10 @@ def limit_nodes(
     limit, used, drop_at = rule.words[y.R_NODES_MAX], counts.nodes, room.drop_at
     cursor[y.CURSOR_MARK] -= 1
     weight_left = _evict_oldest(rule, work, scratch, cursor[y.CURSOR_MARK], head, counts.runs, weights)
-    if weight_left >= 0 and used > drop_at:
+    if weight_left >= 0 and used > drop_at:  # many nodes: drop the unused ones
         cursor[y.CURSOR_MARK] -= 1
         used = _drop_unused(work, scratch, cursor[y.CURSOR_MARK], head, counts, room, weights)
-        drop_at = used + (used - room.first_node) + limit
+        drop_at = used + (used - room.first_node) + limit  # then the key's nodes have doubled
     if weight_left < 0 or used < 0:
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_STACK), room
     room = KeyRoom(room.first_node, room.first_match, used + limit - weight_left, drop_at)

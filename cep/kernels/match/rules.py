@@ -55,11 +55,11 @@ def _next_rule(
         relevant = program.relevance[program.relevance_first[number] : program.relevance_first[number + 1]]
         queued = queue_rows(events.bitmaps, relevant, events.first_row, new_count, scratch.queue)
         if queued > 0 or runs.bounds[number] < runs.bounds[number + 1]:
-            if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:  # the rule has not been started
-                cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
-                for c in range(y.COUNTERS):
+            if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:  # the rule does not resume
+                cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]  # where its open runs begin in the output
+                for c in range(y.COUNTERS):  # the counters before the rule: _close_rule subtracts them
                     cursor[y.CURSOR_COUNTED + c] = work.counters[c]
-            stream = program.rules[number, y.R_COUNTS] - 1  # the events that the rule counts; -1 for none
+            stream = program.rules[number, y.R_COUNTS] - 1  # where it needs numbers of events; -1 for no stream
             _number_stream(program, stream, events, scratch.stream_count, cursor)
             return queued
         cursor[y.CURSOR_RULE] += 1

@@ -103,31 +103,31 @@ def gaps_allow(
 def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, row: int, work: Work, run: int) -> bool:
     """Return True if a guard (a condition on events that must not come) closes the wait because of the event.
 
-    `before` chooses the guards that apply before a take, otherwise the others. `waits` are the run's open waits.
-    GUARD_FREES closes nothing: at a stop event it sets a flag of the run, and then GUARD_GREEDY, which makes a loop
-    greedy, applies no longer. GUARD_STOP does not apply while a wait is open that reopens the guarded one.
+    A wait is a transition that the run may still make, an offset in the image (the compiled rules); `waits` are the
+    bits of all open ones. `before` chooses the guards that apply before the transition is made, otherwise the others.
+    GUARD_GREEDY makes a loop greedy. GUARD_FREES closes nothing: it sets a flag of the run that ends this greed.
     """
     for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
         moment = image[g + y.G_MOMENT]
         if (moment == y.GUARD_BEFORE or moment == y.GUARD_GREEDY) != before:
             continue
         if moment == y.GUARD_GREEDY and work.runs[run, y.RUN_WAITS] & image[g + y.G_FREED] != 0:
-            continue
+            continue  # a stop event has ended the greed
         if moment == y.GUARD_STOP and waits & image[wait + y.W_REOPENS] != 0:
-            continue
+            continue  # another open wait keeps this one open
         if moment == y.GUARD_NEXT and events.columns[y.COLUMN_ORDINAL, row] != work.runs[run, y.RUN_ORDINAL] + 1:
-            continue
+            continue  # not the very next event of the stream
         first, end = image[g + y.G_BOUNDS], image[g + y.G_BOUNDS_END]
         if run > 0 and first < end:  # run 0 is the start run, without an earlier event
             if gaps_allow(image, first, end, events.columns, row, work.runs, run, work.nodes) < 1:
-                continue
+                continue  # too early or too late
         predicate = image[g + y.G_PREDICATE]
         if predicate >= 0 and not bit(events.bitmaps, predicate, row - events.first_row):
             continue
         if image[g + y.G_CODE] < 0 or code_holds(image, g + y.G_CODE, events, row, work, run):
             if moment != y.GUARD_FREES:
                 return True
-            if run > 0:
+            if run > 0:  # the start run keeps no flags
                 work.runs[run, y.RUN_WAITS] |= image[g + y.G_FREED]
     return False
 
@@ -252,9 +252,9 @@ def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
 def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, until: int) -> tuple[bool, bool]:
     """Close the run's waits that end by `until` (ms, UTC). Return if an absence was certain, and if another wait ended.
 
-    A wait is a transition that the run may still make, one bit of RUN_WAITS. FOREVER is the end of the input. An
-    absence without a window is certain then; other waits without a window stay open. FOREVER + 1, for a window that
-    ends by its number of events, closes all waits.
+    A wait is a transition that the run may still make, one bit of RUN_WAITS; its end is FOREVER without a window. The
+    end of the input is also FOREVER: then an absence without a window is certain, and other waits without one stay
+    open. FOREVER + 1, for a window that ends by its number of events, closes all waits.
     """
     image = rule.image  # the compiled rules
     nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
@@ -270,7 +270,7 @@ def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, u
                 absent = absent or absence
                 ran_out = ran_out or not absence
         mask <<= _ONE
-    if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _HELD_BACK) == 0:
+    if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _HELD_BACK) == 0:  # no open wait, and no match that is held back
         runs[run, y.RUN_WAITS] = 0
     else:
         set_expiry(rule, nfa_state, columns, runs, run, nodes)

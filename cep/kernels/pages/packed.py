@@ -160,28 +160,28 @@ def _width(number: np.uint64) -> int:
 
 
 @inlined
-def _folded(value: int) -> np.uint64:
+def _zigzagged(value: int) -> np.uint64:
     """Map a signed number to an unsigned one that is small if the number is near 0."""
     return (np.uint64(value) << _ONE) ^ np.uint64(value >> 63)
 
 
 @inlined
-def _unfolded(value: np.uint64) -> int:
-    """Invert `_folded`."""
+def _signed(value: np.uint64) -> int:
+    """Invert `_zigzagged`."""
     return int64(value >> _ONE) ^ -int64(value & _ONE)
 
 
 @bare
 def put_line(line: Int64, count: int, out: UInt8, position: int) -> int:
-    """Write a column, line[:count], in packed form into out uint8[bytes] from `position` on. Return the end."""
+    """Write line[:count] at out[position]: widths, the least value, each value's difference to it. Return the end."""
     least = most = line[0] if count > 0 else int64(0)
     for i in range(1, count):
         least = min(least, line[i])
         most = max(most, line[i])
     # Modulo 2**64 the difference is right for any two values.
-    width, base, bottom = _width(np.uint64(most) - np.uint64(least)), _folded(least), np.uint64(least)
+    width, base, bottom = _width(np.uint64(most) - np.uint64(least)), _zigzagged(least), np.uint64(least)
     base_width = _width(base)
-    out[position] = width + 16 * base_width
+    out[position] = width + 16 * base_width  # both are at most 8
     position += 1
     for _ in range(base_width):
         out[position] = np.uint8(base & _BYTE)
@@ -219,12 +219,12 @@ def get_line(data: UInt8, position: int, end: int, line: Int64, first: int, coun
     position += 1
     if width > 8 or base_width > 8 or position + base_width + width * count > end:
         return -1
-    folded, shift = np.uint64(0), np.uint64(0)
+    zigzagged, shift = np.uint64(0), np.uint64(0)
     for _ in range(base_width):
-        folded |= np.uint64(data[position]) << shift
+        zigzagged |= np.uint64(data[position]) << shift
         shift += _EIGHT
         position += 1
-    least = np.uint64(_unfolded(folded))
+    least = np.uint64(_signed(zigzagged))
     values, content = line[first : first + count], data[position : position + width * count]
     if width == 0:
         for i in range(count):
@@ -247,7 +247,7 @@ def get_line(data: UInt8, position: int, end: int, line: Int64, first: int, coun
 
 @inlined
 def _run_column(column: int, first: int, count: int, order: PartOrder, rows: StateRows, line: Int64) -> None:
-    """Copy a column of a page's runs into line: a word, the rule or the key. Pointers become places in the page."""
+    """Copy a column of a page's runs (a word, rule or key) into line. Row numbers become positions in the page."""
     runs, run_order = rows.runs, order.runs
     rule_column, register = runs.shape[1], column - y.RUN_HEADER  # the rule and the key follow the words of a run
     if column == rule_column:
@@ -265,7 +265,7 @@ def _run_column(column: int, first: int, count: int, order: PartOrder, rows: Sta
     else:
         for i in range(count):
             line[i] = runs[run_order[first + i], column]
-    if 0 <= register < rows.row_registers.shape[1]:  # which marks the registers that hold an event's row, by rule
+    if 0 <= register < rows.row_registers.shape[1]:  # some registers hold the row of an event
         for i in range(count):
             if line[i] >= 0 and rows.row_registers[rows.rules[run_order[first + i]], register] != 0:
                 line[i] = order.event_place[line[i]]
@@ -347,9 +347,9 @@ def write_pages(
 
 @bare
 def write_texts(content: UInt8, offsets: Int64, bounds: Int64, order: Int64, out: UInt8, cursor: Int64) -> None:
-    """Write content[offsets[i]:offsets[i + 1]] for each row of each page, at the page's cursor, which advances.
+    """Write the text of each row i, content[offsets[i]:offsets[i + 1]], at the cursor of its page, which advances.
 
-    Shapes: bounds int64[P + 1] and order int64[rows] of the rows that have the text.
+    A page is the stored bytes of a group of keys. Page p has the rows order[bounds[p]:bounds[p + 1]], int64.
     """
     for p in range(bounds.shape[0] - 1):
         to = cursor[p]
@@ -432,8 +432,9 @@ def _shift_page_pointers(
 ) -> bool:
     """Convert the pointers of page p's runs and nodes to indexes among all rows. Count the runs of each rule.
 
-    raw[:, width] is the rule of a run, raw[:, width + 1] its key; row_registers marks registers that hold a row.
-    Returns True if every run belongs to one of the rules.
+    A page is the stored bytes of a group of keys; its pointers count from its own first row. raw[:, width] is the rule
+    of a run, raw[:, width + 1] its key. row_registers marks the registers (values that a run keeps) that hold the row
+    of an event. Returns True if every run belongs to one of the rules.
     """
     node, row = bounds[NODES, p], bounds[EVENTS, p]  # the page's first ones
     for i in range(bounds[RUNS, p], bounds[RUNS, p + 1]):

@@ -272,8 +272,9 @@ def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8,
 def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None:
     """Read networks (`10.0.0.0/8`, `2001:db8::/32`, a single address) as keys in one buffer.
 
-    Shapes: keys uint8[N · NETWORK_BYTES]; ends int64[N + 1], the end of key i; equal to the previous end for a text
-    that is not a network, or has bits after its prefix.
+    A key is the family (4 or 6), the length of the prefix, and the bytes of the address. Shapes: keys uint8[N ·
+    NETWORK_BYTES]; ends int64[N + 1], the end of key i; equal to the previous end for a text that is not a network, or
+    has bits after its prefix.
     """
     scratch = np.empty(_SCRATCH, np.int64)
     position = 0
@@ -294,16 +295,16 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
                 length = int64(_TOO_LONG)
         family = _read_address(data, lo, slash, scratch)
         for k in range(lo, slash):
-            if data[k] == _PERCENT:
+            if data[k] == _PERCENT:  # the zone of an address, which a network does not have
                 family = 0
         bits = 32 if family == 4 else 128
         if family != 0 and length <= bits:
             end = _write_network(keys, position, family, bits if length < 0 else length, scratch)
-            exact = True
-            for k in range(end - position - 2):
+            has_no_host_bits = True
+            for k in range(end - position - 2):  # the bytes of the address
                 if keys[position + 2 + k] != scratch[k]:
-                    exact = False
-            position = end if exact else position
+                    has_no_host_bits = False
+            position = end if has_no_host_bits else position
         ends[i + 1] = position
 
 

@@ -65,21 +65,21 @@ def take_texts(offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8,
     The rows of b follow the rows of a. The function is called for every column of texts, so it takes plain arrays: a
     record would cost a call from Python as much as the work.
     """
-    first_b, count = offsets_a.shape[0] - 1, rows.shape[0]
+    count_a, count = offsets_a.shape[0] - 1, rows.shape[0]
     offsets = np.zeros(count + 1, np.int64)
     for k in range(count):
         row = rows[k]
-        if row < first_b:
+        if row < count_a:
             offsets[k + 1] = offsets[k] + offsets_a[row + 1] - offsets_a[row]
         else:
-            offsets[k + 1] = offsets[k] + offsets_b[row - first_b + 1] - offsets_b[row - first_b]
+            offsets[k + 1] = offsets[k] + offsets_b[row - count_a + 1] - offsets_b[row - count_a]
     texts, position = np.empty(offsets[count], np.uint8), 0
     for k in range(count):
         row = rows[k]
-        if row < first_b:
+        if row < count_a:
             position = copy_bytes(data_a, offsets_a[row], offsets_a[row + 1], texts, position)
         else:
-            position = copy_bytes(data_b, offsets_b[row - first_b], offsets_b[row - first_b + 1], texts, position)
+            position = copy_bytes(data_b, offsets_b[row - count_a], offsets_b[row - count_a + 1], texts, position)
     return offsets, texts
 
 
@@ -111,7 +111,7 @@ def _look_ahead(texts: Texts, row_at: int, end: int, a: Texts, b: Texts, numbere
     search, whose path depends on the read values, they do.
     """
     places, firsts, ahead = numbered.places, numbered.firsts, numbered.ahead
-    first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
+    count_a, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
     for k in range(row_at, end):
         ahead[k - row_at] = keyed_hash(texts.data, texts.offsets[k], texts.offsets[k + 1], numbered.key)
     if places.shape[0] <= _TABLE_NEAR:
@@ -121,7 +121,7 @@ def _look_ahead(texts: Texts, row_at: int, end: int, a: Texts, b: Texts, numbere
         place = places[ahead[k] & mask]
         if place != 0:
             row = firsts[int64(place & _NUMBER) - 1]
-            data, position = (a.data, a.offsets[row]) if row < first_b else (b.data, b.offsets[row - first_b])
+            data, position = (a.data, a.offsets[row]) if row < count_a else (b.data, b.offsets[row - count_a])
             if position < data.shape[0]:
                 read ^= np.uint64(data[position])
     ahead[_AHEAD] = read  # otherwise the compiler removes the reads
@@ -131,18 +131,19 @@ def _look_ahead(texts: Texts, row_at: int, end: int, a: Texts, b: Texts, numbere
 def number_rows(
     texts: Texts, first_row: int, row_at: int, a: Texts, b: Texts, numbered: NumberedTexts, count: int
 ) -> tuple[int, int]:
-    """Assign numbers to the texts of one of the columns a and b, whose first row is `first_row`, from `row_at` on.
+    """Assign numbers to `texts`, one of the columns a and b, from row `row_at` on: equal texts get the same one.
 
-    `count` numbers are in use before. Returns the numbers in use after, and the row at which the table was half full.
+    Places of the hash table have upper bits of a text's hash (_TAG) and its number + 1; 0 if empty. `first_row` is the
+    column's first row. Returns how many numbers are used, `count` before, and the row at which the table was half full.
     """
     offsets, data = texts.offsets, texts.data
     places, codes, firsts = numbered.places, numbered.codes, numbered.firsts
-    first_b, mask, count_max = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1), places.shape[0] // 2
+    count_a, mask, count_max = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1), places.shape[0] // 2
     block = row_at
     for k in range(row_at, offsets.shape[0] - 1):
         if count >= count_max:
             return count, k
-        if k == block + _AHEAD or k == row_at:
+        if k == block + _AHEAD or k == row_at:  # hash the next block of rows together
             block = k
             _look_ahead(texts, block, min(block + _AHEAD, offsets.shape[0] - 1), a, b, numbered)
         start, end, h = offsets[k], offsets[k + 1], numbered.ahead[k - block]
@@ -158,10 +159,10 @@ def number_rows(
             if (place ^ h) & _TAG == 0:
                 code = int64(place & _NUMBER) - 1
                 row = firsts[code]
-                if row < first_b:
+                if row < count_a:
                     is_same = is_same_text(data, start, end, a.data, a.offsets[row], a.offsets[row + 1])
                 else:
-                    row -= first_b
+                    row -= count_a
                     is_same = is_same_text(data, start, end, b.data, b.offsets[row], b.offsets[row + 1])
                 if is_same:
                     break
@@ -174,13 +175,13 @@ def number_rows(
 def place_again(a: Texts, b: Texts, numbered: NumberedTexts, count: int) -> None:
     """Enter the texts with numbers below `count` into an empty hash table, after it has grown."""
     places, firsts = numbered.places, numbered.firsts
-    first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
+    count_a, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
     for code in range(count):
         row = firsts[code]
-        if row < first_b:
+        if row < count_a:
             h = keyed_hash(a.data, a.offsets[row], a.offsets[row + 1], numbered.key)
         else:
-            row -= first_b
+            row -= count_a
             h = keyed_hash(b.data, b.offsets[row], b.offsets[row + 1], numbered.key)
         position = h & mask
         while places[position] != 0:
@@ -195,9 +196,8 @@ def number_texts(
     """Assign numbers to texts in order of first appearance, equal texts alike; return how many numbers there are.
 
     Shapes: the rows of b follow the rows of a; the key uint64[2] of the hashes does not affect the numbers. Fills codes
-    int32[A + B], and firsts int64[A + B] with the first row of each number. The table for a few distinct texts is small
-    for any number of rows, so it stays in the cache. When it is half full, number_rows stops, and it grows. `ahead` has
-    the hashes of the next rows, which are computed together.
+    int32[A + B], and firsts int64[A + B] with the first row of each number. The hash table begins small, so that it
+    stays in the cache if there are few distinct texts. It grows when number_rows stops because it is half full.
     """
     a, b = Texts(offsets_a, data_a), Texts(offsets_b, data_b)
     size, size_max = _TABLE_MIN, _TABLE_MIN
@@ -207,10 +207,11 @@ def number_texts(
         size *= 2
     ahead = np.empty(_AHEAD + 1, np.uint64)
     numbered, count = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key, ahead), int64(0)
-    for column in range(2):
-        texts, first_row, row = (a, int64(0), int64(0)) if column == 0 else (b, a.offsets.shape[0] - 1, int64(0))
+    for side in range(2):
+        texts, first_row, row = (a, int64(0), int64(0)) if side == 0 else (b, a.offsets.shape[0] - 1, int64(0))
         count, row = number_rows(texts, first_row, row, a, b, numbered, count)
         while row < texts.offsets.shape[0] - 1:
+            # Each growth hashes all texts again, so the table gets its final size at once if most texts are new.
             mostly_new = 2 * count > first_row + row
             size = size_max if mostly_new else min(size * _TABLE_GROWTH, size_max)
             numbered = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key, ahead)
