@@ -149,7 +149,7 @@ def with_completeness(
         first_pane_ms = need.pane_ms if since_ms > TIME_MS_MIN else 0  # a pane: partial aggregate of one time slice
         complete_ms.append(since_ms + first_pane_ms)  # the first pane lacks the events before `since_ms`
     unfolded_ms = [min(from_ms, unfolded_since.get(n.identity, from_ms)) if n.folds else TIME_MS_MIN for n in needs]
-    return replace(rule, complete_ms=_or_none(complete_ms), unfolded_ms=_or_none(unfolded_ms))
+    return replace(rule, complete_ms=_empty_if_complete(complete_ms), unfolded_ms=_empty_if_complete(unfolded_ms))
 
 
 def _retained_since(need: Need, needs_since: Sequence[tuple[Need, int]], first_rule_ms: int, schema: Schema) -> int:
@@ -165,7 +165,7 @@ def _retained_since(need: Need, needs_since: Sequence[tuple[Need, int]], first_r
     return min(times, default=TIME_MS_MAX)
 
 
-def _or_none(times_ms: Sequence[int]) -> tuple[int, ...]:
+def _empty_if_complete(times_ms: Sequence[int]) -> tuple[int, ...]:
     """Return no times if everything is complete since the job's first event."""
     return tuple(times_ms) if any(time_ms > TIME_MS_MIN for time_ms in times_ms) else ()
 
