@@ -62,7 +62,10 @@ class Context:
         return SubKeyRows(rows, member[rows], self._sub_key_numbers(history)[rows])
 
     def sub_key_memory(self, history: HistoryColumn, *, always: bool = False) -> SubKeyMemory | None:
-        """Return the sub-keys that each key still remembers; None if all are remembered, unless `always` is set."""
+        """Return the sub-keys (such as a card's merchants) that each key remembers; None if all are, unless `always`.
+
+        Histories that count the same events by the same sub-key share a memory, with the number `known_sub_keys`.
+        """
         if not history.by:
             return None
         if history.known_sub_keys not in self._remembered:
@@ -75,7 +78,7 @@ class Context:
         return self._remembered[history.known_sub_keys]
 
     def _first_remembered_member(self, memory: SubKeyMemory, windows: EventWindows) -> Int64:
-        """For each window, return the first member after its sub-key was last forgotten; -1 if it never was."""
+        """For each window, return the first member since which its sub-key is remembered; -1: since before all rows."""
         member = np.full(len(self.table.time), len(windows.rows), np.int64)
         member[windows.rows] = np.arange(len(windows.rows))
         first_row = memory.first_row[self.new_rows[windows.events]]
@@ -97,7 +100,7 @@ class Context:
         return self.once("panes and events", history.identity, lambda: self._merge_panes_and_events(history))
 
     def _merge_panes_and_events(self, history: HistoryColumn) -> PanesAndEvents:
-        """Merge the stored panes (aggregates of time slices) and the single events of a history, by segment and time.
+        """Merge stored panes (partial aggregates of time slices) and single events of a history, by segment and time.
 
         Each window is then a range of rows. A segment is a key, or one sub-key of a key. A busy key remembers only its
         latest sub-keys, and windows begin after the events that it has forgotten.
@@ -122,7 +125,7 @@ class Context:
             return merged
         position_of = np.append(merged.event_positions, len(merged.rows))
         first = self._first_remembered_member(memory, windows)
-        first_allowed = np.where(first < 0, 0, position_of[first])  # -1: nothing of the window was forgotten
+        first_allowed = np.where(first < 0, 0, position_of[first])  # -1: remembered since before the table
         return replace(merged, lows=start_windows_at(merged.lows, first_allowed, merged.highs))
 
     def rounded_windows(self, history: HistoryColumn) -> EventWindows:
@@ -138,6 +141,7 @@ class Context:
         after_forgotten[windows.segment[windows.rows[forgotten]]] = forgotten + 1
         first_remembered = self._first_remembered_member(memory, windows)
         segment = windows.segment[self.table.new_rows[windows.events]]
+        # -1: since before all rows; older events are forgotten.
         first_allowed = np.where(first_remembered < 0, after_forgotten[segment], first_remembered)
         return replace(windows, lows=start_windows_at(windows.lows, first_allowed, windows.highs))
 

@@ -16,12 +16,12 @@ from cep.kernels.layout import Int64
 def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Histories:
     """Join the histories of pages (stored groups of keys), each with its number, for one batch. No key is in two parts.
 
-    Tallies (running counts and sums) are dropped if they may be of different times, as of parts without a page (-1).
+    All tallies (running counts and sums) are dropped if a part has no page (-1): its tallies may be of another time.
     """
     if not parts:
         return store.no_histories()
     if len(parts) > 1 and any(page < 0 for page, _ in parts):
-        panes = [part.facts.panes for _, part in parts if part]
+        panes = [part.facts.panes for _, part in parts if part]  # the numbers of complete panes
         facts = store.PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
         parts = [(page, replace(part, tallies={}, sub_tallies={}, facts=facts, pages={})) for page, part in parts]
     offsets = np.cumsum([0, *(len(part.keys) for _, part in parts)])

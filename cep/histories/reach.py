@@ -31,7 +31,7 @@ from cep.histories.classes import LatestSearch, class_codes, code_table, codes_o
 from cep.histories.numbers.bands import bands_of_entries, stays_in_band
 from cep.histories.numbers.tally import Tallies
 from cep.histories.store import Block, Histories, HistoryRows, PageFacts, Segment, concat_rows, segment_of, span_codes
-from cep.histories.table import NewEvents
+from cep.histories.table import HistoryTable, NewEvents
 from cep.kernels.histories import reach as kernels
 from cep.kernels.histories import records
 from cep.kernels.layout import Int32, Int64
@@ -48,7 +48,7 @@ class BatchKeys:
 
 
 class LeavingPeriod(NamedTuple):
-    """The times at which events leave a window in this batch: after starts_ms int64[pages], up to `end_ms`."""
+    """The times at which events leave a window now: after starts_ms int64[pages], by group of keys, up to `end_ms`."""
 
     starts_ms: Int64
     end_ms: int
@@ -59,7 +59,7 @@ class LeavingPeriod(NamedTuple):
         return inside
 
     def meets(self, segment: Segment, page: int) -> bool:
-        """Return True if an event of the segment may leave the window."""
+        """Return True if an event of the segment (stored block of events) may leave the window."""
         return segment.first_ms <= self.end_ms and segment.last_ms > int(self.starts_ms[page])
 
 
@@ -77,10 +77,10 @@ class PastRows:
     row: Int64
 
     def with_latest_events(self, latest: HistoryRows, page: Int32, periods: Sequence[LeavingPeriod]) -> PastRows:
-        """Merge the latest event for each field value of a key (classes.py) into these rows, in order of time.
+        """Merge the latest event with each field value of a key (`LatestSearch`) into these rows, in order of time.
 
-        A latest event has only that field, and -1 as its segment and row. If it leaves a window in one of the `periods`
-        it is skipped: these rows already have it with all fields. `page` is the page of each latest event.
+        A latest event has only that field, and -1 as its segment and row. It is skipped if it leaves a window in one of
+        the `periods`: these rows have such events with all fields. `page` is the page of each latest event.
         """
         leaves = np.zeros(len(latest), bool)
         for period in periods:
@@ -101,12 +101,12 @@ class PastRows:
 
 @dataclass(frozen=True, slots=True)
 class ReadPast:
-    """The past that one batch reads: events, and the tallies (running counts and sums) of the previous batch.
+    """The past that one batch reads: events, and the tallies (running counts and sums) that the previous batch left.
 
-    `keys`: the keys of the batch, then the others of outdated pages (written for other rules: all their events are
-    read). `is_carried` is False if a key may have more events than a history counts: then no tally is used. `carried`:
-    the names of the used tallies; only events that leave their window are read for them. `restarted`: by tally name,
-    the keys bool[K] without a usable value, whose whole window is read.
+    `carried`: the names of the tallies that go on: events that enter or leave change them, so the other events of their
+    windows are not read. `is_carried` is False if a key may have more events than a history counts: then no tally goes
+    on. `restarted`: by tally name, the keys bool[K] without a usable value, whose whole window is read. `keys`: the
+    keys of the batch, then the others of outdated pages (written for other rules), whose events are all read.
     """
 
     keys: pa.Array
@@ -125,8 +125,8 @@ class _ReadRequest:
     """A request to read past events that are later than `after_ms`, for the keys marked in `keys`, bool[K + 1].
 
     `by`: read only events that share the values of these fields with a new event, or with an old event that leaves its
-    window. `is_latest`: of each such group, read only the latest event of `event_type` (-1: any type). `until_ms`:
-    from this time on, read only the first event of each key. `is_restart`: the keys lack a usable running value.
+    window. `is_latest`: of each such class, read only the latest event of `event_type` (-1: any type). `until_ms`: from
+    this time on, read only the first event of each key. `is_restart`: the keys lack a usable running value.
     """
 
     after_ms: int
@@ -137,15 +137,15 @@ class _ReadRequest:
     is_latest: bool = False
     is_restart: bool = False
 
-    def mark_rows(self, groups: records.CodeTable | None, block: Block, key_numbers: Int32, marked: np.ndarray) -> None:
+    def mark_rows(self, codes: records.CodeTable | None, block: Block, key_numbers: Int32, marked: np.ndarray) -> None:
         """Set marked bool[N] to True for each event of a block that this request asks for.
 
-        `groups` are the wanted values of the fields in `by`, None without `by`; `key_numbers` gives the batch's number
-        of each key of the block. With `until_ms`, a key is cleared in `self.keys` once its first event is found.
+        `codes`: the classes (events of a key with equal values in `by`) to read; `key_numbers`: the batch's number of
+        each key of the block. When a key's first event after `until_ms` is found, the key is cleared in `self.keys`.
         """
         rows, request = block.read_only_rows, records.BlockRequest(key_numbers, self.keys)
-        if groups is not None:
-            kernels.choose_classes(codes_of_block(block, self.by), groups, rows, request, self.after_ms, marked)
+        if codes is not None:
+            kernels.choose_classes(codes_of_block(block, self.by), codes, rows, request, self.after_ms, marked)
         elif self.until_ms == TIME_MS_MAX:
             kernels.choose(rows, request, self.after_ms, marked)
         else:
@@ -167,7 +167,7 @@ class _OpenBlocks:
     leaving: dict[int, np.ndarray]
 
     def search_latest(self, requests: list[_ReadRequest], new: NewEvents) -> list[LatestSearch]:
-        """Search all blocks for the latest event of each group, for the requests that ask for nothing more."""
+        """Search all blocks for the latest event of each class (key and field value), if a request wants only it."""
         searches = [self._prepare_search(request, new) for request in requests if request.is_latest and self.blocks]
         for search in searches:
             search.search(self.blocks, self.numbers, self.last_ms)
@@ -192,30 +192,31 @@ class _OpenBlocks:
                 for block_index in range(len(self.blocks))
             ]
         found_by_search = [search.latest_rows(len(self.blocks)) for search in searches]
-        others = [request for request in requests if not request.is_latest]
+        others = [request for request in requests if not request.is_latest]  # the searches serve the latest
         if len(searches) == 1 and not others and not self.leaving:
             return found_by_search[0]
-        groups_by_fields = {request.by: self._wanted_groups(request.by, new) for request in others if request.by}
+        classes_by_fields = {request.by: self._wanted_classes(request.by, new) for request in others if request.by}
         rows_by_block = []
         for block_index, (block, key_numbers) in enumerate(zip(self.blocks, self.numbers, strict=True)):
+            # Rows that leave a window are read, because its tally (running count or sum) subtracts them.
             marked = self.leaving[block_index].copy() if block_index in self.leaving else np.zeros(len(block), bool)
             for request in others:
-                request.mark_rows(groups_by_fields.get(request.by), block, key_numbers, marked)
+                request.mark_rows(classes_by_fields.get(request.by), block, key_numbers, marked)
             for rows_found in found_by_search:
                 marked[rows_found[block_index]] = True
             rows_by_block.append(np.flatnonzero(marked))
         return rows_by_block
 
-    def _wanted_groups(self, by: tuple[str, ...], new: NewEvents) -> records.CodeTable:
-        """Return the codes of the pairs (key, field values) of new events, and of events that leave a window."""
+    def _wanted_classes(self, by: tuple[str, ...], new: NewEvents) -> records.CodeTable:
+        """Return the codes (hashes) of wanted classes: key and field values of new events, and of events that leave."""
         fresh = class_codes(self.texts.hashed, new.key, [new.batch.columns[name] for name in by])
         leaving_codes = [codes_of_block(self.blocks[index], by)[leaves] for index, leaves in self.leaving.items()]
         return code_table(np.concatenate([fresh, *leaving_codes]))
 
     def _prepare_search(self, request: _ReadRequest, new: NewEvents) -> LatestSearch:
-        """Prepare the search for the latest past event of each group: the events of a key with the same field value.
+        """Prepare the search for the latest past event of each class: the events of a key with the same field value.
 
-        The groups are the ones with new events, or with old events that leave a window now.
+        The classes are the ones with new events, or with old events that leave a window now; codes are their hashes.
         """
         (name,) = request.by
         column = new.batch.columns[name]
@@ -226,8 +227,8 @@ class _OpenBlocks:
                 keys.append(self.numbers[block_index][block.rows.key[rows]])
                 columns.append(block.rows.columns[name].take(pa.array(rows)))
                 codes.append(codes_of_block(block, request.by)[rows])
-        groups = np.concatenate(keys), np.concatenate(codes), pa.concat_arrays(columns)
-        return LatestSearch(name, *groups, request.after_ms, request.event_type)
+        classes = np.concatenate(keys), np.concatenate(codes), pa.concat_arrays(columns)
+        return LatestSearch(name, *classes, request.after_ms, request.event_type)
 
 
 def read_past_events(
@@ -249,7 +250,7 @@ def read_past_events(
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
     before = Tallies(histories.tallies, histories.sub_tallies).of_keys(batch_keys.of_histories, keys_count)
     by_key = [h for h in plan.histories if is_carried and (h.ranked or (h.counted and h.carried not in carried))]
-    tally_windows = plan.tally_windows(carried | {_name(h) for h in by_key})
+    tally_windows = plan.tally_windows(carried | {_restart_name(h) for h in by_key})
     periods = [_leaving_period(window, page_facts, last_ms) for window in tally_windows]
     page_index = {page: index for index, page in enumerate(pages)}
     opened = [(segment, page_index[segment.page]) for segment in segments]
@@ -261,7 +262,7 @@ def read_past_events(
         assert history.expr.window is not None, "they have a window"
         period = _leaving_period(history.expr.window, page_facts, last_ms)
         leaving_counts = _count_leaving(texts, keys_count, leaving_blocks, period, page_index)
-        restarted[_name(history)] = _keys_to_restart(history, before, new_counts, leaving_counts)
+        restarted[_restart_name(history)] = _keys_to_restart(history, before, new_counts, leaving_counts)
     all_requests = _read_requests(plan, carried, restarted if is_carried else None, new, min(first_ms, clock_ms))
     requests = [request for request in all_requests if request.keys.any()]
     after_ms = min((request.after_ms for request in requests), default=first_ms)
@@ -271,7 +272,7 @@ def read_past_events(
     leaving = {
         index: leaves
         for index, ((segment, page), block) in enumerate(zip(opened, blocks, strict=True))
-        if segment in leaving_blocks and (leaves := _leaving(segment, page, periods, block)).any()
+        if segment in leaving_blocks and (leaves := _mark_leaving(segment, page, periods, block)).any()
     }
     # All events of the other keys of outdated pages are read.
     batch_numbers = [
@@ -299,9 +300,9 @@ def _rows_of_blocks(
     blocks: list[Block], numbers: list[Int32], chosen: list[Int64], page_of_block: Int32, outdated: list[int],
     leaving: Mapping[int, np.ndarray],
 ) -> PastRows:  # fmt: skip
-    """Read the chosen rows of each block; of the `outdated` blocks (pages written for other rules), read all rows.
+    """Read the chosen rows of each block, and all rows of `outdated` blocks (of pages written for other rules).
 
-    `numbers`: by block, the batch's number of each of its keys, -1: not read. `leaving`: by block, rows that leave now.
+    `numbers`: by block, the batch's number of each of its keys, -1: not read. `leaving`: rows that leave a window now.
     """
     parts: list[HistoryRows] = []
     rows: list[Int64] = [np.empty(0, np.int64)]
@@ -319,7 +320,7 @@ def _rows_of_blocks(
     return PastRows(concat_rows(parts), page_of_block[block_of_row], block_of_row, np.concatenate(rows))
 
 
-def _leaving(segment: Segment, page: int, periods: Sequence[LeavingPeriod], block: Block) -> np.ndarray:
+def _mark_leaving(segment: Segment, page: int, periods: Sequence[LeavingPeriod], block: Block) -> np.ndarray:
     """bool[N]: the events of a block that leave a window now."""
     leaves = np.zeros(len(block), bool)
     for period in periods:
@@ -328,8 +329,8 @@ def _leaving(segment: Segment, page: int, periods: Sequence[LeavingPeriod], bloc
     return leaves
 
 
-def _name(history: HistoryColumn) -> str:
-    """Return the name under which a history's value may be carried for some keys and not for others."""
+def _restart_name(history: HistoryColumn) -> str:
+    """Return the name of the history's carried count or rank, which may restart for some keys; "" without one."""
     return history.ranked or history.counted
 
 
@@ -350,7 +351,7 @@ def _count_leaving(
 
 def _keys_to_restart(history: HistoryColumn, before: Tallies, new_counts: Int64, leaving_counts: Int64) -> np.ndarray:
     """bool[K]: the keys with new events whose carried value is missing, or may not be enough for this batch."""
-    tally = before.by_key.get(_name(history))
+    tally = before.by_key.get(_restart_name(history))
     is_restarted: np.ndarray = new_counts > 0
     if history.ranked:
         bands = bands_of_entries(tally, before.by_sub_key.get(history.band), len(new_counts))
@@ -365,8 +366,8 @@ def _read_requests(
 ) -> Iterator[_ReadRequest]:  # fmt: skip
     """Decide which past events to read for new events from `from_ms` on, one request per group of histories.
 
-    A history in `carried` goes on from a running aggregate. `restarted` marks the keys bool[K] of a history that have
-    none: their whole window is read. If it is None, nothing is carried, and events beyond the limit count by key.
+    A history in `carried` goes on from a tally (running count or sum). `restarted` marks the keys bool[K] whose count
+    or rank is not usable: their whole window is read. None: nothing is carried, and all sub-keys of a key are read.
     """
     has_new_events = np.zeros(new.keys_count + 1, bool)  # the last entry, always False, is for unknown keys (-1)
     has_new_events[new.key] = True
@@ -374,14 +375,14 @@ def _read_requests(
     whole_windows: dict[tuple[str, ...], int] = {}
     for history in plan.histories:
         if history.is_single or history.is_approximate or history.carried in carried:
-            continue
+            continue  # pinned events, panes (partial aggregates) or a tally have its past
         extra_ms = history.retention_ms - history.span_ms  # the far edge of a window may be rounded outwards
         after_ms = int(window_starts_ms(history.expr.window, np.array([from_ms], np.int64))[0]) - extra_ms
-        if restarted and _name(history) in restarted:
-            yield _ReadRequest(after_ms, np.append(restarted[_name(history)], False), is_restart=True)
-            if history.counted:
+        if restarted and _restart_name(history) in restarted:
+            yield _ReadRequest(after_ms, np.append(restarted[_restart_name(history)], False), is_restart=True)
+            if history.counted:  # the number of distinct values is carried
                 assert isinstance(history.expr.argument, CurrentField), "others are not counted"
-                # The latest event with a value tells if the value is still in the window. Conditions are not known yet.
+                # The latest event with a value shows whether the window has the value. A `where` is evaluated later.
                 field, is_latest = history.expr.argument.field, history.expr.where is None
                 yield _ReadRequest(after_ms, is_batch_key, (field,), event_type=history.event_type, is_latest=is_latest)
         elif restarted is not None and history.is_oldest:  # it needs events that leave, and the first one after them
@@ -408,11 +409,11 @@ def window_starts_at_clocks(window: HistoryWindow, page_facts: tuple[PageFacts, 
 def _number_keys(
     keys: pa.Array, texts: TextNumbers, blocks: list[Block], is_outdated: list[bool]
 ) -> tuple[pa.Array, list[Int32]]:
-    """Return all keys, and for each block the number of its keys among them, -1 if a key's events are not read.
+    """Return all keys, and for each block (past events of some keys) the number of its keys among them; -1: not read.
 
     Blocks of outdated pages (written for other rules) are read whole, so their other keys follow the batch's `keys`.
     """
-    numbers = [texts.of_hashed(block.hashed_keys) for block in blocks]
+    numbers = [texts.of_hashed(block.hashed_keys) for block in blocks]  # indexes into `keys`, -1 for other keys
     unknown_keys = [
         block.keys.filter(pa.array(key_numbers < 0))
         for block, key_numbers, is_whole in zip(blocks, numbers, is_outdated, strict=True)
@@ -429,22 +430,26 @@ def _number_keys(
     return keys, numbers
 
 
-def extended_segments(read_past: ReadPast, span_ms: Int64) -> dict[Segment, Segment]:
-    """Map segments (stored blocks of events) of outdated pages, written for other rules, to a form that is kept longer.
+def extended_segments(read_past: ReadPast, table: HistoryTable, table_span_ms: Int64) -> dict[Segment, Segment]:
+    """Map segments (blocks of events) of outdated pages (written for other rules) to copies that stay for longer.
 
-    Shapes: span_ms int64[H], by row of `read_past`: for how long after the row a window may include it (`span_codes`).
+    table_span_ms int64[N]: for how long after each row of the table a window may include it (`span_codes`).
     """
     extended: dict[Segment, Segment] = {}
+    if not read_past.is_outdated.any():
+        return extended
+    span_ms, old_rows = np.zeros(len(read_past.past.rows), np.int64), table.old_rows
+    span_ms[table.source[old_rows] - table.pinned_count] = table_span_ms[old_rows]
     new_codes = span_codes(span_ms)
     for index, segment in enumerate(read_past.segments):
-        rows_here = np.flatnonzero(read_past.past.segment == index)
-        if not len(rows_here) or not read_past.is_outdated[read_past.past.page[rows_here[0]]]:
+        read_rows = np.flatnonzero(read_past.past.segment == index)
+        if not len(read_rows) or not read_past.is_outdated[read_past.past.page[read_rows[0]]]:
             continue
         block = segment.load()
         codes = block.rows.span.copy()
-        positions = read_past.past.row[rows_here]
-        codes[positions] = np.maximum(codes[positions], new_codes[rows_here])
-        longest_ms = max(segment.span_ms, int(span_ms[rows_here].max()))
+        positions = read_past.past.row[read_rows]
+        codes[positions] = np.maximum(codes[positions], new_codes[read_rows])
+        longest_ms = max(segment.span_ms, int(span_ms[read_rows].max()))
         if longest_ms > segment.span_ms or (codes != block.rows.span).any():
             rows = replace(block.rows, span=codes)
             extended[segment] = segment_of(Block(block.keys, rows), longest_ms, segment.page)

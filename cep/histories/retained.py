@@ -61,11 +61,12 @@ def choose_pinned(plan: HistoryPlan, context: Context, watermark_ms: int, events
 
 
 def carry_all_tallies(plan: HistoryPlan, context: Context, clock_ms: int, events_per_key: float) -> Tallies:
-    """Return the tallies (running aggregates) at `clock_ms`, with which the next batch begins. A tally with too many
-    sub-keys for `events_per_key` is crowded: it is left out, and its windows are read instead.
+    """Return the tallies (running counts and sums) at `clock_ms`, without tallies that are crowded.
+
+    These have too many sub-keys for `events_per_key`: the next batch reads their windows instead.
     """
     tallied = {history.tally: history for history in plan.histories if context.windows.has_carried_tally(history)}
-    single_numbers = {
+    counts_and_ranks = {  # they belong to one history each, whereas several histories share a tally
         h.identity: h
         for h in plan.histories
         if context.windows.has_carried_count(h) or context.windows.has_carried_rank(h)
@@ -73,7 +74,7 @@ def carry_all_tallies(plan: HistoryPlan, context: Context, clock_ms: int, events
     by_key: dict[str, Int64] = {}
     by_sub_key: dict[str, SubTallies] = {}
     crowded = set()
-    for name, history in [*tallied.items(), *single_numbers.items()]:
+    for name, history in [*tallied.items(), *counts_and_ranks.items()]:
         carried = kind_of(history).carry_tallies(context, history, clock_ms)
         entries = carried.by_sub_key.get(name)
         if carried.crowded or (entries is not None and len(entries) > _carried_max(entries.key, events_per_key)):

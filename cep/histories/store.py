@@ -166,10 +166,10 @@ class StoredSegment:
 class Segment:
     """A stored block of past events of some keys and one period. It is loaded only when a window needs its events.
 
-    `span_ms`: until how long after its youngest event that can be. `counts_by_span`: how many events leave all windows
+    A window may need it until `span_ms` after its youngest event. `counts_by_span`: how many events leave all windows
     2^code ms after their own time, by code. `busiest_key_events`: how many events its busiest key has. `stored`: its
     place in the store, None while it is only in memory. `page`: the number of its page (a stored group of keys) in this
-    batch, -1 without one. `panes_number`: 0; or the number of the panes (aggregates of time slices) that are its rows.
+    batch, -1 without one. `panes_number`: 0; if its rows are panes (partial aggregates of time slices), their number.
     """
 
     first_ms: int
@@ -200,10 +200,10 @@ class Segment:
 class PageFacts:
     """Facts about a page (the stored past of a group of keys): which histories need not read the events of windows.
 
-    `clock_ms`: the time of its tallies (running counts and sums). `identities`: the histories whose events it has.
-    `carried`: the histories whose tallies it has, or the few events that decide their value. `crowded`: the histories
-    that would have too many of these, so that the events of their windows are read instead. `panes`: the numbers of
-    panes (aggregates of time slices) that have no gap since the page was created or a rule asked for them.
+    `clock_ms`: the time of its tallies (running counts and sums). `identities`: the histories that its events belong
+    to. `carried`: the histories whose tallies it has, or the few events that decide their value. `crowded`: the
+    histories for which these would be too many, so that the events of windows are read instead. `panes`: the numbers of
+    panes (partial aggregates of time slices) without a gap since the page was created or a rule asked for them.
     """
 
     clock_ms: int = TIME_MS_MIN
@@ -215,11 +215,11 @@ class PageFacts:
 
 @dataclass(frozen=True, slots=True)
 class SubTallies:
-    """The tallies (running counts and sums of a window) of one history by sub-key: its values of the fields in `by`.
+    """The tallies (running counts and sums of a window) of one history, by key and sub-key (such as a card's merchant).
 
-    It has E entries, one for each key and sub-key with events in the window. Shapes: key int32[E], an index into a
-    list of keys that the caller holds; `by` has an Arrow array of length E, without nulls, for each field of the
-    sub-key; sums int64[E, W], the W numbers of each tally (numbers/tally.py).
+    It has E entries, one for each key and sub-key with events in the window. Shapes: key int32[E], an index into a list
+    of keys that the caller holds; `by` has an Arrow array of length E, without nulls, for each field of the sub-key;
+    sums int64[E, W], the W numbers of each tally: a count, and parts of sums.
     """
 
     key: Int32
@@ -246,11 +246,11 @@ class SubTallies:
 class Histories:
     """The past of many keys, text[K], as far as rules need it: one page (a stored group of keys), or several joined.
 
-    `pinned`: events that are kept on their own, because one alone can decide a value; `segments`: blocks of the other
-    past events, or of panes (aggregates of time slices). `tallies`: running counts and sums of windows, int64[K, W] by
-    the identity of the history; `sub_tallies`: the same by sub-key. `excess_allowed`: a key has too many events only if
-    the busiest keys of all segments together exceed the limit by more than this (values.py). `facts` describe its page;
-    `pages` has the facts of each page if several are joined.
+    `pinned`: events that are stored one by one, because each can decide a value; `segments`: blocks of the other past
+    events, or of panes (partial aggregates of time slices). `tallies`: running counts and sums of windows, int64[K, W]
+    by the identity (hash) of the history; `sub_tallies`: the same by sub-key. `excess_allowed`: events of keys are
+    counted only if the busiest keys of all segments together exceed the limit by more than this. `facts` describe its
+    page; `pages` has the facts of each page if several are joined.
     """
 
     keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
@@ -352,8 +352,8 @@ def join_segments(histories: Histories, columns: Collection[str], watermark_ms: 
         joined = _rewrite(segments[start:], columns, watermark_ms)
         segments[start:] = [joined] if joined is not None else []
     for index, segment in enumerate(segments):
-        past_ms = watermark_ms - segment.last_ms  # no window includes an event 2**code ms after its own time
-        expired = sum(count for code, count in segment.counts_by_span.items() if 2**code <= past_ms)
+        past_ms = watermark_ms - segment.last_ms  # no window includes an event 2**exponent ms after its time
+        expired = sum(count for exponent, count in segment.counts_by_span.items() if 2**exponent <= past_ms)
         if expired > _EXPIRED_SHARE * len(segment):
             rewritten = _rewrite([segment], columns, watermark_ms)
             segments[index : index + 1] = [rewritten] if rewritten is not None else []

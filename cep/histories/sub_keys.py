@@ -96,10 +96,11 @@ class SubKeyMemory:
 
     Shapes, by row of the table: first_row int64[N], the row since which its sub-key is remembered (-1: since before all
     rows); forgotten_until_ms int64[N], the time until which events may have been forgotten, or NEVER; is_forgotten
-    uint8[N], 1 for rows before the remembered part. `memory_rows`: the memory after all rows, one row a sub-key, with
-    pane_ms: the time of its last event; code: that time less the time of its first remembered event; weight: how long
-    before the latter the last forgotten event may have been, -1: none was. is_throughout bool[L] marks the sub-keys in
-    it that were remembered before all rows. `key`: the keys of the rows and of the previous memory.
+    uint8[N], 1 for rows before the remembered part. `memory_rows`: the memory after all rows, one row a sub-key, stored
+    like panes: pane_ms is the time of its last event, code the time from its first remembered event to the last, weight
+    the time from its last forgotten event to the first remembered one (-1: none). is_remembered_throughout bool[L]
+    marks the ones that were remembered before all rows and ever since. `key`: the keys of the rows and of the previous
+    memory.
     """
 
     key: Int64
@@ -107,10 +108,10 @@ class SubKeyMemory:
     forgotten_until_ms: Int64
     is_forgotten: UInt8
     memory_rows: window_panes.PaneRows
-    is_throughout: np.ndarray
+    is_remembered_throughout: np.ndarray
 
     def is_counted_row(self, key: Int64, sub: Int64, rows: Int64, time_ms: Int64) -> np.ndarray:
-        """bool[M]: the rows, with these keys, sub-keys, numbers and times int64[M], that are remembered in the end."""
+        """bool[M]: the rows that are remembered in the end; each row has a key, sub-key, number and time int64[M]."""
         positions = positions_of_pairs(self.memory_rows.key, self.memory_rows.sub, key, sub)
         since = self.memory_rows.pane_ms - self.memory_rows.code  # the time of the first remembered event
         is_remembered: np.ndarray = (positions >= 0) & (self.is_forgotten[rows] == 0)
@@ -120,72 +121,80 @@ class SubKeyMemory:
     def is_remembered_pane(self, rows: window_panes.PaneRows) -> np.ndarray:
         """bool[C]: the rows of earlier panes whose sub-keys have been remembered throughout."""
         positions = positions_of_pairs(self.memory_rows.key, self.memory_rows.sub, rows.key, rows.sub)
-        return np.append(self.is_throughout, False)[positions]
+        return np.append(self.is_remembered_throughout, False)[positions]
 
 
 def may_exceed_limit(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: window_panes.PaneRows) -> bool:
     """Return True if a key may have more values than it remembers; segment int64[M] is of each reading row."""
-    key_of = np.full(int(segment.max(initial=-1)) + 1, -1, np.int64)
-    key_of[segment] = table.key[sub_rows.rows]
-    counts = np.bincount(np.concatenate([key_of[key_of >= 0], before.key]))
+    key_of_pair = np.full(int(segment.max(initial=-1)) + 1, -1, np.int64)
+    key_of_pair[segment] = table.key[sub_rows.rows]
+    counts = np.bincount(np.concatenate([key_of_pair[key_of_pair >= 0], before.key]))
     return bool(counts.max(initial=0) > HISTORY_VALUES_MAX)
 
 
 def follow_sub_keys(table: HistoryTable, sub_rows: SubKeyRows, before: window_panes.PaneRows) -> SubKeyMemory:
-    """Follow from row to row which sub-keys each key remembers: the latest `HISTORY_VALUES_MAX`; others are forgotten.
+    """Follow from row to row which sub-keys (such as the merchants of a card) each key remembers.
 
-    `before` is the previous memory, one row for each sub-key: pane_ms is the time of its last event, pane_ms - code of
-    its first remembered one, and weight how long before the latter events may have been forgotten (-1: none were).
+    It remembers the `HISTORY_VALUES_MAX` that came last; events of forgotten ones no longer count. `before` is the
+    memory that the previous batch left, as `SubKeyMemory.memory_rows`.
     """
     rows, before_count = sub_rows.rows, len(before)
+    # First the sub-keys of the previous memory, each at the time of its last event, then the rows of the table.
     time_ms = np.concatenate([before.pane_ms, table.time[rows]])
     key, sub = np.concatenate([before.key, table.key[rows]]), np.concatenate([before.sub, sub_rows.sub])
     order = np.lexsort((sub, time_ms, key))
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
-    value, row_of = grouped(key, sub)
-    starts, ends = (np.searchsorted(key[order], key[row_of], side) for side in ("left", "right"))
-    old = value[:before_count]  # a value is the number of a pair (key, sub-key)
-    memory = _empty_memory(len(row_of))
-    memory.last[old], memory.since[old] = position[:before_count], before.pane_ms - before.code
-    memory.is_lasting[old] = 1
-    memory.forgotten_until[old] = np.where(before.weight < 0, NEVER, memory.since[old] - before.weight)
-    table_part = slice(before_count, None)
-    value_rows = records.ValueRows(value[table_part], position[table_part], time_ms[table_part], sub_rows.member)
-    by_row = _follow(value_rows, records.KeyOrder(time_ms[order], starts, ends), memory)
+    pair, row_of_pair = grouped(key, sub)  # a pair is a key and one of its sub-keys
+    starts, ends = (np.searchsorted(key[order], key[row_of_pair], side) for side in ("left", "right"))
+    memory = _decode_memory(before, pair[:before_count], position[:before_count], len(row_of_pair))
+    pair_rows = records.ValueRows(pair[before_count:], position[before_count:], time_ms[before_count:], sub_rows.member)
+    by_row = _update_memory(pair_rows, records.KeyOrder(time_ms[order], starts, ends), memory)
     remembered = np.flatnonzero(memory.is_remembered)
-    last_ms, since = time_ms[order][memory.last[remembered]], memory.since[remembered]
-    forgotten_until = memory.forgotten_until[remembered]
-    weight = np.where(forgotten_until == NEVER, -1, np.maximum(since - forgotten_until, 0))
-    after = window_panes.PaneRows(key[row_of[remembered]], last_ms, last_ms - since, weight, sub[row_of[remembered]])
+    row, last_ms = row_of_pair[remembered], time_ms[order][memory.last[remembered]]
+    after = window_panes.PaneRows(key[row], last_ms, *_encode_times(memory, remembered, last_ms), sub[row])
     first_row, is_forgotten = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
     is_forgotten[rows] = by_row.is_forgotten
     first_row[rows] = np.append(rows, -1)[by_row.first_rows]
     forgotten_until_ms = np.full(len(table.time), NEVER, np.int64)
     forgotten_until_ms[rows] = by_row.forgotten_until
-    is_throughout = memory.is_lasting[remembered].astype(bool)
-    return SubKeyMemory(np.unique(key), first_row, forgotten_until_ms, is_forgotten, after, is_throughout)
+    is_remembered_throughout = memory.is_lasting[remembered].astype(bool)
+    return SubKeyMemory(np.unique(key), first_row, forgotten_until_ms, is_forgotten, after, is_remembered_throughout)
 
 
-def _empty_memory(values_count: int) -> records.Memory:
-    last, since, forgotten_until = (np.full(values_count, number, np.int64) for number in (-1, 0, NEVER))
-    return records.Memory(last, since, forgotten_until, *(np.zeros(values_count, np.uint8) for _ in range(2)))
+def _empty_memory(pairs_count: int) -> records.Memory:
+    last, since, forgotten_until = (np.full(pairs_count, number, np.int64) for number in (-1, 0, NEVER))
+    return records.Memory(last, since, forgotten_until, *(np.zeros(pairs_count, np.uint8) for _ in range(2)))
 
 
-def _follow(rows: records.ValueRows, places: records.KeyOrder, memory: records.Memory) -> records.RowAnswers:
-    """Follow the memory from row to row, in place. Return the results by row."""
+def _decode_memory(rows: window_panes.PaneRows, pairs: Int64, positions: Int64, pairs_count: int) -> records.Memory:
+    """Read the stored form of a memory (`SubKeyMemory.memory_rows`), given each row's pair and its last position."""
+    memory, since_ms = _empty_memory(pairs_count), rows.pane_ms - rows.code
+    memory.last[pairs], memory.since[pairs], memory.is_lasting[pairs] = positions, since_ms, 1
+    memory.forgotten_until[pairs] = np.where(rows.weight < 0, NEVER, since_ms - rows.weight)
+    return memory
+
+
+def _encode_times(memory: records.Memory, pairs: Int64, last_ms: Int64) -> tuple[Int64, Int64]:
+    """Return the code and the weight of these pairs in the stored form of a memory (`SubKeyMemory.memory_rows`)."""
+    since_ms, forgotten_until = memory.since[pairs], memory.forgotten_until[pairs]
+    return last_ms - since_ms, np.where(forgotten_until == NEVER, -1, np.maximum(since_ms - forgotten_until, 0))
+
+
+def _update_memory(rows: records.ValueRows, order: records.KeyOrder, memory: records.Memory) -> records.RowAnswers:
+    """Update the memory in place, row by row. Return, for each row, the row since which its sub-key is remembered."""
     count = len(rows.value)
     by_row = records.RowAnswers(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8))
-    follow_values(rows, places, HISTORY_VALUES_MAX, NEVER, memory, by_row)
+    follow_values(rows, order, HISTORY_VALUES_MAX, NEVER, memory, by_row)
     return by_row
 
 
 def update_panes(
     plan: HistoryPlan, memories: Mapping[int, SubKeyMemory], panes: Sequence[Segment], keys: pa.Array, watermark_ms: int
 ) -> Iterator[Segment]:
-    """Update the stored panes (aggregates of time slices) of busy keys, which remember only their latest sub-keys.
+    """Update the stored panes (partial aggregates of time slices) of busy keys, which forget their oldest sub-keys.
 
-    Drop the panes of forgotten sub-keys, and store the `memories`: the remembered ones, by the number of their panes.
+    Drop the panes of forgotten sub-keys, and store the new `memories`, by their number: `known_sub_keys` of histories.
     """
     for segment in panes:
         history = plan.retained_panes.get(segment.panes_number)
@@ -200,18 +209,18 @@ def update_panes(
 
 
 def _without_forgotten(segment: Segment, memory: SubKeyMemory, keys: pa.Array, *, is_memory: bool) -> list[Segment]:
-    """Drop the rows of sub-keys that their key no longer remembers from a segment of panes (stored aggregates).
+    """Drop the rows of forgotten sub-keys from a segment of panes (partial aggregates of time slices).
 
-    `memory` has the sub-keys that each key with new events remembers, up to a limit. A segment that is itself a stored
-    memory (`is_memory`) loses all rows of these keys, because the new memory replaces them.
+    `memory` has the sub-keys (such as a card's merchants) that some busy keys remember, up to a limit; other keys keep
+    all rows. A segment may itself be a stored memory (`is_memory`): the new memory replaces its rows of these keys.
     """
     block = segment.load()
     key_numbers = TextNumbers(keys).of(block.keys).astype(np.int64)
-    is_known_key = np.append(np.bincount(memory.key, minlength=len(keys)) > 0, False)  # False for unknown keys, -1
-    is_of_known_key = is_known_key[key_numbers][block.rows.key]
-    is_retained = ~is_of_known_key
+    has_memory = np.append(np.bincount(memory.key, minlength=len(keys)) > 0, False)  # False for unknown keys, -1
+    is_of_memory_key = has_memory[key_numbers][block.rows.key]
+    is_retained = ~is_of_memory_key
     if not is_memory:
-        rows_here = np.flatnonzero(is_of_known_key)
+        rows_here = np.flatnonzero(is_of_memory_key)
         is_retained[rows_here] = memory.is_remembered_pane(window_panes.rows_of(block.rows, rows_here, key_numbers))
     if is_retained.all():
         return [segment]
@@ -246,7 +255,7 @@ def compile_sub_key_kernels() -> None:
 class RememberedWindows:
     """Windows of remembered sub-keys. `cut` uint8[Q] is 1 where the window may lack forgotten events.
 
-    `dropped` uint8[Q] is 1 where the event made its key forget a value.
+    `dropped` uint8[Q] is 1 where the event made its key forget a sub-key, or is not remembered itself.
     """
 
     windows: EventWindows
@@ -255,17 +264,18 @@ class RememberedWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class _ValueRows:
-    """Rows that read or add to a value of a sub-key, sorted by key and event order. Only keys at their limit of values.
+class _FullKeyRows:
+    """Rows of keys that remember as many sub-keys as they may, sorted by key and event order.
 
-    Shapes: rows, key int64[M]; member uint8[M], 1 for rows that count; value int64[M], below `values_count`.
+    Shapes: rows, key int64[M]; member uint8[M], 1 for rows that count, 0 for rows that only read; pair int64[M], the
+    number of the row's key and sub-key, below `pairs_count`.
     """
 
     rows: Int64
     key: Int64
     member: UInt8
-    value: Int64
-    values_count: int
+    pair: Int64
+    pairs_count: int
 
 
 def limit_to_remembered(
@@ -273,37 +283,38 @@ def limit_to_remembered(
 ) -> RememberedWindows:
     """Empty the windows of sub-keys (values of `by`) that their key has forgotten, and flag the incomplete windows.
 
-    A key remembers the `HISTORY_VALUES_MAX` sub-keys that came last, or first for `first` and `first_seen`. A window is
-    *cut* if it may lack forgotten events, *dropped* if its event made the key forget a sub-key, or is not remembered.
-    `member` uint8[N] is 1 for rows that count.
+    A key remembers the `HISTORY_VALUES_MAX` sub-keys that came last, for `first` and `first_seen` the ones that came
+    first. A window is *cut* if it may lack forgotten events. It is *dropped* if its event made the key forget a sub-key
+    or is not remembered itself. `member` uint8[N] is 1 for rows that count.
     Cost: O(members) if no key has reached its limit of values, otherwise O(rows · log rows) for the rows of such keys.
     """
     no_flags = np.zeros(len(windows.events), np.uint8)
-    is_full = _full_keys(table, windows)
+    is_full = _find_full_keys(table, windows)
     if not is_full.any():
         return RememberedWindows(windows, no_flags, no_flags)
-    value_rows = _rows_of_values(history, table, windows, member, is_full)
-    is_unknown, until_ms = (
-        _not_among_first(value_rows) if history.is_first else _not_among_last(value_rows, table.time[value_rows.rows])
+    full_rows = _rows_of_full_keys(history, table, windows, member, is_full)
+    is_forgotten, until_ms = (
+        _find_beyond_first(full_rows) if history.is_first else _find_beyond_last(full_rows, table.time[full_rows.rows])
     )
     forgotten_until_ms = np.full(len(table.time), NEVER, np.int64)  # NEVER: the sub-key is remembered
-    forgotten_until_ms[value_rows.rows[is_unknown]] = until_ms[is_unknown]
-    is_unknown_row = np.zeros(len(table.time), bool)
-    is_unknown_row[value_rows.rows] = is_unknown
+    forgotten_until_ms[full_rows.rows[is_forgotten]] = until_ms[is_forgotten]
+    is_forgotten_row = np.zeros(len(table.time), bool)
+    is_forgotten_row[full_rows.rows] = is_forgotten
     new_event_rows = table.new_rows[windows.events]
     last_members = np.maximum(windows.highs - 1, 0)
-    has_itself = (windows.highs > windows.lows) & (windows.rows[last_members] == new_event_rows)
-    lows = np.where(is_unknown_row[new_event_rows], windows.highs - has_itself, windows.lows)
+    includes_event = (windows.highs > windows.lows) & (windows.rows[last_members] == new_event_rows)
+    # The window of a forgotten sub-key has no event, except the new event itself if windows include it.
+    lows = np.where(is_forgotten_row[new_event_rows], windows.highs - includes_event, windows.lows)
     starts_ms = window_starts_ms(history.expr.window, table.time[new_event_rows])
     may_lack = forgotten_until_ms[new_event_rows] > starts_ms
     # The last event of a window that includes the event itself is never missing.
-    cut = may_lack & (history.is_first | ~has_itself)
+    cut = may_lack & (history.is_first | ~includes_event)
     dropped = may_lack & (member[new_event_rows] != 0)
     return RememberedWindows(replace(windows, lows=lows), cut.astype(np.uint8), dropped.astype(np.uint8))
 
 
-def _full_keys(table: HistoryTable, windows: EventWindows) -> np.ndarray:
-    """bool[K]: the keys that have as many sub-keys as a key remembers. A window's segment is one sub-key of a key."""
+def _find_full_keys(table: HistoryTable, windows: EventWindows) -> np.ndarray:
+    """bool[K]: the keys with at least as many sub-keys as a key remembers. A `segment` is one sub-key of a key."""
     is_full = np.zeros(table.keys_count, bool)
     if len(windows.rows) < HISTORY_VALUES_MAX:
         return is_full
@@ -316,46 +327,48 @@ def _full_keys(table: HistoryTable, windows: EventWindows) -> np.ndarray:
     return is_full
 
 
-def _rows_of_values(
+def _rows_of_full_keys(
     history: HistoryColumn, table: HistoryTable, windows: EventWindows, member: UInt8, is_full: np.ndarray
-) -> _ValueRows:
+) -> _FullKeyRows:
     rows = table.rows_of_sub_keys(history.by, member)
     rows = rows[is_full[table.key[rows]]]
-    value, firsts = grouped(windows.segment[rows], windows.segment[rows])
-    return _ValueRows(rows, table.key[rows], member[rows], value, len(firsts))
+    pair, firsts = grouped(windows.segment[rows], windows.segment[rows])  # a segment is one sub-key of a key
+    return _FullKeyRows(rows, table.key[rows], member[rows], pair, len(firsts))
 
 
-def _not_among_last(value_rows: _ValueRows, time_ms: Int64) -> tuple[np.ndarray, Int64]:
-    """Return the rows bool[M] whose sub-key (`value`) their key did not remember, and until when it may have forgotten.
+def _find_beyond_last(full_rows: _FullKeyRows, time_ms: Int64) -> tuple[np.ndarray, Int64]:
+    """Return the rows bool[M] that a key reads or adds when it does not remember their sub-key: it is new or forgotten.
 
-    A key remembers the `HISTORY_VALUES_MAX` sub-keys that came last. The times are int64[M]; NEVER: nothing forgotten.
+    A key remembers the `HISTORY_VALUES_MAX` sub-keys that came last. The second result int64[M] is the time until which
+    events of its sub-key may have been forgotten; NEVER if none were.
     """
-    position = np.arange(len(value_rows.rows))
-    key_of = np.empty(value_rows.values_count, np.int64)
-    key_of[value_rows.value] = value_rows.key
-    starts, ends = (np.searchsorted(value_rows.key, key_of, side) for side in ("left", "right"))
-    rows = records.ValueRows(value_rows.value, position, time_ms, value_rows.member)
-    by_row = _follow(rows, records.KeyOrder(time_ms, starts, ends), _empty_memory(value_rows.values_count))
-    # A row that begins with itself was not remembered before.
+    position = np.arange(len(full_rows.rows))
+    key_of_pair = np.empty(full_rows.pairs_count, np.int64)
+    key_of_pair[full_rows.pair] = full_rows.key
+    starts, ends = (np.searchsorted(full_rows.key, key_of_pair, side) for side in ("left", "right"))
+    rows = records.ValueRows(full_rows.pair, position, time_ms, full_rows.member)
+    by_row = _update_memory(rows, records.KeyOrder(time_ms, starts, ends), _empty_memory(full_rows.pairs_count))
+    # `first_rows`: the row since which the sub-key is remembered; the row itself if the key did not remember it before.
     return by_row.first_rows == position, by_row.forgotten_until
 
 
-def _not_among_first(value_rows: _ValueRows) -> tuple[np.ndarray, Int64]:
-    """Return the rows bool[M] that come when their key remembers `HISTORY_VALUES_MAX` other sub-keys, its first ones.
+def _find_beyond_first(full_rows: _FullKeyRows) -> tuple[np.ndarray, Int64]:
+    """Return the rows bool[M] whose sub-key is not remembered, because their key already remembered as many as it may.
 
-    A value is a sub-key. The times int64[M], until which events were forgotten, are TIME_MS_MAX: nothing comes back.
+    A key remembers only its first `HISTORY_VALUES_MAX` sub-keys. The second result int64[M] is the time until which
+    events of a row's sub-key are forgotten: always TIME_MS_MAX, because such a key never forgets its first sub-keys.
     """
-    count = len(value_rows.rows)
-    members = np.flatnonzero(value_rows.member)
-    first_row = np.full(value_rows.values_count, count, np.int64)
-    first_row[value_rows.value[members[::-1]]] = members[::-1]  # the first row of each value wins
+    count = len(full_rows.rows)
+    members = np.flatnonzero(full_rows.member)
+    first_row = np.full(full_rows.pairs_count, count, np.int64)
+    first_row[full_rows.pair[members[::-1]]] = members[::-1]  # the first row of each pair wins
     firsts = np.sort(first_row[first_row < count])
-    key = value_rows.key[firsts]
+    key = full_rows.key[firsts]
     rank = np.arange(len(firsts)) - np.searchsorted(key, key)
     is_remembered = np.zeros(count + 1, bool)
     is_remembered[firsts[rank < HISTORY_VALUES_MAX]] = True
     fills_memory = firsts[rank == HISTORY_VALUES_MAX - 1]  # for each key, the row that fills its memory
-    full_at = np.full(int(value_rows.key.max(initial=-1)) + 1, count, np.int64)
-    full_at[value_rows.key[fills_memory]] = fills_memory
-    is_full = np.arange(count) > full_at[value_rows.key]
-    return ~is_remembered[first_row][value_rows.value] & is_full, np.full(count, TIME_MS_MAX, np.int64)
+    full_at = np.full(int(full_rows.key.max(initial=-1)) + 1, count, np.int64)
+    full_at[full_rows.key[fills_memory]] = fills_memory
+    is_full = np.arange(count) > full_at[full_rows.key]
+    return ~is_remembered[first_row][full_rows.pair] & is_full, np.full(count, TIME_MS_MAX, np.int64)

@@ -43,9 +43,9 @@ class NewEvents:
 class HistoryTable:
     """The rows of a call. An event may have two, a pinned row and a row of a segment; a history reads one (`member`).
 
-    Shapes: columns int64[C, N] and nulls uint8[C, N]; new_at int64[N], the number of a new event or -1; is_pinned
-    uint8[N]; source int64[N], the index of the stored row, of which the first `pinned_count` are pinned; bitmaps
-    uint8[P, N]; fields are the stored columns, as they arrived.
+    Shapes: columns int64[C, N] and nulls uint8[C, N]; new_at int64[N], the index among the new events, -1: a stored
+    row; is_pinned uint8[N]; source int64[N], the index of the stored row, of which the first `pinned_count` are pinned;
+    bitmaps uint8[P, N]; fields are the stored columns, as they arrived. `overflows` of 64 bits are counted by history.
     """
 
     keys_count: int
@@ -109,11 +109,12 @@ class HistoryTable:
         if by not in self._segments:
             segment, count = self.key, self.keys_count
             for column in by:
+                # Doubled, so that rows with a null get another number than rows with the same key and a value.
                 segment, firsts = grouped(2 * segment + self.nulls[column], self.columns[column])
                 count = len(firsts)
             order = np.arange(len(segment))
             if by:
-                group_rows(segment, np.zeros(count + 1, np.int64), order)
+                group_rows(segment, np.zeros(count + 1, np.int64), order)  # fills `order`
             self._segments[by] = segment, order
         return self._segments[by]
 
@@ -148,8 +149,8 @@ def build_table(
 ) -> HistoryTable:
     """Build the table that histories read: key by key, its stored past events, then its new events.
 
-    The first `pinned_count` stored rows are pinned events (kept one by one, because one alone can decide a value). The
-    stored rows of a key keep their order; `mixed` ones are not in order of time, and are sorted.
+    The first `pinned_count` stored rows are pinned events (stored one by one, because each can decide a value). The
+    stored rows of a key keep their order, or are sorted by time if they are `mixed`.
     """
     stored_count, count = len(stored), len(stored) + len(new.rows)
     key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
@@ -166,14 +167,14 @@ def build_table(
     columns[y.COLUMN_TIME] = np.concatenate([stored.time_ms, new.batch.time_ms[new.rows]])[source]
     columns[y.COLUMN_TYPE] = np.concatenate([stored.event_type, new.batch.event_type[new.rows]])[source]
     fields = {c.name: _field(c, stored, new, source) for c in plan.stored_columns if c.is_read}
-    texts = _fill(plan, fields, columns, nulls)
+    texts = _fill_fields(plan, fields, columns, nulls)
     texts = fill_computed(plan.columns, lists, texts, 0, columns, nulls)
     for number, column in enumerate(plan.columns):
-        if column.is_listed:  # the result of a list: it stays as it was when the event was new
-            fields[column.name] = _as_it_was(column, stored, source, columns[number], nulls[number])
+        if column.is_listed:  # the result of a list stays as it was when the event was new
+            fields[column.name] = _write_list_result(column, stored, source, columns[number], nulls[number])
     bitmaps, overflows = _evaluate(plan, texts, columns, nulls)
     new_at = source - stored_count
-    new_at[new_at < 0] = -1
+    new_at[new_at < 0] = -1  # stored rows
     is_pinned = (source < pinned_count).astype(np.uint8)
     return HistoryTable(
         new.keys_count, columns, nulls, texts, bitmaps, new_at, is_pinned, source, pinned_count, fields, overflows
@@ -190,7 +191,7 @@ def _field(column: Column, stored: HistoryRows, new: NewEvents, source: Int64) -
     return pa.concat_arrays([before, fresh]).take(pa.array(source))
 
 
-def _as_it_was(column: Column, stored: HistoryRows, source: Int64, values: Int64, nulls: UInt8) -> pa.Array:
+def _write_list_result(column: Column, stored: HistoryRows, source: Int64, values: Int64, nulls: UInt8) -> pa.Array:
     """Write the result of a list, as it was when each row was new; null where the list was not asked then."""
     is_stored = source < len(stored)
     stored_values = stored.columns.get(column.name)
@@ -199,12 +200,13 @@ def _as_it_was(column: Column, stored: HistoryRows, source: Int64, values: Int64
     return from_slots(values, nulls, column.type)
 
 
-def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls: UInt8) -> pa.Array:
-    """Write fields into `columns` and `nulls`, in place. Return the texts that the codes in text columns index.
+def _fill_fields(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls: UInt8) -> pa.Array:
+    """Write the fields that histories read into `columns` and `nulls`, in place. Return the texts that codes index.
 
-    Equal texts of all columns, and of the plan's constants, get equal codes.
+    A text column has codes. Equal texts of all columns, and of the plan's constants, get equal codes.
     """
     constant_texts = pa.array([text for _, text in plan.text_constants], TEXT)
+    # The first columns, such as key and time, are already filled.
     numbers = [n for n, c in enumerate(plan.columns) if n >= y.COLUMNS_FIXED and c.is_read]
     text_columns = [n for n in numbers if plan.columns[n].type.is_text]
     for number in numbers:
@@ -225,7 +227,7 @@ def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls:
 def _evaluate(
     plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8
 ) -> tuple[UInt8, Mapping[str, int]]:  # fmt: skip
-    """Evaluate the conditions of histories on each row: uint8[conditions, N], 1 where a condition holds.
+    """Evaluate the conditions of histories (aggregates of past events) on each row: uint8[conditions, N], 1: true.
 
     A text is represented by its index in `texts`, also in constants. The second result counts, by the identity (hash)
     of a history, the numbers that exceeded 64 bits.
@@ -233,22 +235,22 @@ def _evaluate(
     count = columns.shape[1]
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
     bitmaps = np.zeros((max(plan.bitmaps_count, 1), max(words, 1)), np.uint64)
-    errors = np.zeros(len(plan.vector.code), np.int64)
-    if not len(errors):
+    overflows = np.zeros(len(plan.vector.code), np.int64)
+    if not len(overflows):
         return np.zeros((0, count), np.uint8), {}
     constants = plan.constants.copy()
     if plan.text_constants:
         constant_texts = pa.array([text for _, text in plan.text_constants], TEXT)
         constants[[slot for slot, _ in plan.text_constants]] = TextNumbers(texts).of(constant_texts)
     code = plan.vector.block_code(constants, np.arange(plan.bitmaps_count, dtype=np.int32), plan.derived_first)
-    evaluate_blocks(code, Events(columns, nulls, bitmaps, 0, np.empty(0, np.int64)), errors)
+    evaluate_blocks(code, Events(columns, nulls, bitmaps, 0, np.empty(0, np.int64)), overflows)
     bits = np.unpackbits(bitmaps.view(np.uint8), axis=1, bitorder="little")[:, :count]
-    return bits, _overflows(plan, errors) if errors.any() else {}
+    return bits, _overflows(plan, overflows) if overflows.any() else {}
 
 
-def _overflows(plan: HistoryPlan, errors: Int64) -> Mapping[str, int]:
+def _overflows(plan: HistoryPlan, overflows: Int64) -> Mapping[str, int]:
     """Return the overflows of each history by its identity, from the overflows int64[I] of each instruction."""
-    members, values = plan.vector.sums_by_result(errors)
+    members, values = plan.vector.sums_by_result(overflows)
     counts = {
         h.identity: (members[h.member] if h.member >= 0 else 0)
         + (values[h.value - plan.derived_first] if h.value >= plan.derived_first else 0)

@@ -54,8 +54,8 @@ class HistoryResults:
     def column(self, history: HistoryColumn) -> Column:
         """Return the value of a history at each new event, in event order. Texts are indexes into `table.texts`.
 
-        A history with `average` set shares the computation of the average: `avg` is the average, its twin the rounding
-        error.
+        An exact average is two columns, the average and its rounding error. Both have the same text in `average`: the
+        identity (hash) of their shared computation.
         """
         if not history.average:
             return self._column(history)
@@ -71,8 +71,8 @@ class HistoryResults:
     def _column(self, history: HistoryColumn) -> Column:
         """Compute a history at each new event, and count the windows that are incomplete.
 
-        A window is folded if aggregates of time slices (panes) stand for its older events. A key remembers a limited
-        number of sub-keys: a window is cut if it may lack forgotten events, dropped if its event made the key forget.
+        A window is folded if panes (partial aggregates of time slices) stand for its older events. It is cut if it may
+        lack events of sub-keys that the key has forgotten, dropped if its event made the key forget.
         """
         context = self._context
         windows = context.windows.windows_of(history)
@@ -155,8 +155,8 @@ def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
 def compact_page(plan: HistoryPlan, histories: store.Histories, watermark_ms: int) -> store.Histories:
     """Compact the stored past of some keys: join small segments (blocks of events), and fold excess events of a key.
 
-    They are folded into panes (aggregates of time slices). The search for them reads all events, so it runs only if the
-    sum of the busiest keys of all segments shows that some key may exceed the limit by a quarter.
+    They are folded into panes (partial aggregates of time slices). The search for them reads all events, so it runs
+    only if the sum of the busiest keys of all segments shows that some key may exceed the limit by a quarter.
     """
     events = tuple(segment for segment in histories.segments if not segment.panes_number)
     panes = tuple(segment for segment in histories.segments if segment.panes_number)
@@ -173,7 +173,7 @@ def compact_page(plan: HistoryPlan, histories: store.Histories, watermark_ms: in
 def _fold_excess(
     plan: HistoryPlan, segments: tuple[store.Segment, ...], panes: tuple[store.Segment, ...], watermark_ms: int
 ) -> tuple[tuple[store.Segment, ...], tuple[store.Segment, ...]]:
-    """Fold events that no history needs one by one into panes (aggregates of time slices), for keys with too many.
+    """Fold excess events, which no history needs one by one, into panes (partial aggregates of time slices).
 
     Return the segments (stored blocks of events) without the folded events, and the segments of panes with them.
     """
@@ -183,31 +183,32 @@ def _fold_excess(
     if not is_busy_key.any():
         return segments, panes
     remaining: list[store.Segment] = []
-    is_used, panes = _find_used(plan, all_events, is_busy_key, panes, watermark_ms)
+    is_needed_in_key_order, panes = _fold_unused(plan, all_events, is_busy_key, panes, watermark_ms)
     segment_of_row = np.concatenate([np.full(len(block), segment_index) for segment_index, block in enumerate(blocks)])
     # `all_events` has the events key by key, so this sort by key finds the place of each segment's events in it.
     texts = TextNumbers(all_events.keys)
     keys = np.concatenate([texts.of(b.keys)[b.rows.key] for b in blocks])
     order = np.argsort(keys, kind="stable")
     is_needed = np.empty(len(order), bool)
-    is_needed[order] = is_used
+    is_needed[order] = is_needed_in_key_order
     for segment_index, (segment, block) in enumerate(zip(segments, blocks, strict=True)):
-        used_here = is_needed[segment_of_row == segment_index]
-        if used_here.all():
+        is_needed_here = is_needed[segment_of_row == segment_index]
+        if is_needed_here.all():
             remaining.append(segment)
-        elif used_here.any():
-            rows = block.rows.take(np.flatnonzero(used_here))
+        elif is_needed_here.any():
+            rows = block.rows.take(np.flatnonzero(is_needed_here))
             remaining.append(store.segment_of(store.block_of(block.keys, rows), segment.span_ms, segment.page))
     return tuple(remaining), tuple(replace(segment, page=segments[0].page) for segment in panes)
 
 
-def _find_used(
+def _fold_unused(
     plan: HistoryPlan, all_events: store.Block, is_busy: np.ndarray, panes: tuple[store.Segment, ...], watermark_ms: int
 ) -> tuple[np.ndarray, tuple[store.Segment, ...]]:
-    """Find the events of busy keys that histories still need one by one, and fold the others into panes.
+    """Find the events that histories (aggregates over past events) need one by one, and fold the others into panes.
 
-    A pane is the aggregate of one time slice. Each history needs its newest `events_max` events, `first` also the first
-    event of each pane. is_busy bool[K] marks the keys with too many events; of the others, all rows are marked as used.
+    A pane is the partial aggregate of one time slice. Each history needs its newest `events_max` events; the function
+    `first` also needs the first event of each pane. is_busy bool[K] marks the keys with too many events; the other keys
+    need all their events.
     """
     busy_rows = np.flatnonzero(is_busy[all_events.rows.key])
     table = _table(plan, store.Block(all_events.keys, all_events.rows.take(busy_rows)))
@@ -222,10 +223,10 @@ def _find_used(
         _mark_newest(members, table.key, table, no_start, history.events_max, marked)
         if history.is_first_of_window:
             marked[_first_of_each_pane(history, table, rows_still_counting[history.identity])] = 1
-    for code in plan.retained_ms:
+    for code in plan.retained_ms:  # event types that the schema retains
         _mark_newest(np.flatnonzero(table.event_type == code), table.key, table, no_start, plan.events_max, marked)
-    used = np.ones(len(all_events), bool)
-    used[busy_rows] = marked.astype(bool)
+    is_needed = np.ones(len(all_events), bool)
+    is_needed[busy_rows] = marked.astype(bool)
     memories = {h.known_sub_keys: m for h in foldable if (m := context.sub_key_memory(h, always=True)) is not None}
     new_panes = [*update_panes(plan, memories, panes, all_events.keys, watermark_ms)]
     for history in plan.panes.values():
@@ -233,7 +234,7 @@ def _find_used(
             rows = np.flatnonzero((rows_still_counting[history.identity] != 0) & (marked == 0))
             folded = context.fold(history, rows)
             new_panes += window_panes.appended_panes(history, folded, all_events.keys, watermark_ms)
-    return used, tuple(new_panes)
+    return is_needed, tuple(new_panes)
 
 
 def _mark_newest(
@@ -291,10 +292,10 @@ class HistoryValues:
 def history_values(
     plan: HistoryPlan, lists: Lists, histories: store.Histories, keys: BatchKeys, new: NewEvents, watermark_ms: int
 ) -> HistoryValues:
-    """Compute every history of a program at every new event, and the past for the next batch. Inputs are not changed.
+    """Compute each history (aggregate over a key's past events) at every new event, and the past for the next batch.
 
     Cost: O(N) for each history, over the new events and the past events that are read (reach.py). Percentiles that read
-    whole windows cost O(N log N).
+    whole windows cost O(N log N). Inputs are not changed.
     """
     if not len(new.batch):
         return HistoryValues({}, {}, histories, NO_TEXTS)
@@ -304,10 +305,10 @@ def history_values(
     has_new_events = np.zeros(new.keys_count, bool)
     has_new_events[new.key] = True
     pinned = histories.pinned.of_keys(keys.of_histories[histories.pinned.key])
-    is_here = has_new_events[pinned.key]  # pinned: kept as single events, because they can decide a value
+    is_here = has_new_events[pinned.key]  # pinned events are stored one by one, because each can decide a value
     pinned_here = pinned.take(np.flatnonzero(is_here))
     past = store.concat_rows([pinned_here, read_past.past.rows])
-    # Pages written for other rules (outdated) are read whole, so their rows and pinned events are not in time order.
+    # Outdated pages (written for other rules) are read whole, so pinned events and rows are not in time order.
     table = build_table(plan, lists, past, len(pinned_here), new, mixed=bool(read_past.is_outdated.any()))
     context = Context(table, read_past, window_panes.load_panes(histories.segments, read_past.keys, has_new_events))
     results = HistoryResults(context)
@@ -332,37 +333,35 @@ def _past_after(
     plan: HistoryPlan, before: store.Histories, read_past: ReadPast, pinned_elsewhere: store.HistoryRows,
     context: Context, watermark_ms: int,
 ) -> store.Histories:  # fmt: skip
-    """Return the past for the next batch: segments (blocks of events), panes (aggregates of time slices), tallies
-    (running aggregates), and pinned events, which can decide a value alone. `pinned_elsewhere` are of other keys.
+    """Return the past that the next batch needs; `pinned_elsewhere` are the pinned events of keys without new events.
+
+    It has pinned events (stored one by one, because each can decide a value), tallies (running counts and sums),
+    segments (blocks of events) and panes (partial aggregates of time slices).
     """
     clock_ms = max(watermark_ms, before.clock_max_ms)
     events_per_key = len(before) / max(len(before.keys), 1)
     pinned_now = choose_pinned(plan, context, watermark_ms, events_per_key)
     rows = store.concat_rows([pinned_elsewhere, pinned_now.rows])
-    has_outdated = read_past.is_outdated.any()  # a page of other rules: all its events were read
-    if has_outdated:  # some newly pinned events are older than the pinned ones
+    if read_past.is_outdated.any():  # all events of the page were read: newly pinned ones may be older than others
         rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
     tallied = carry_all_tallies(plan, context, clock_ms, events_per_key)
     table, span_ms = context.table, retention_of_rows(plan, context)
-    extended: dict[store.Segment, store.Segment] = {}
-    if has_outdated:  # its segments may have to stay longer
-        span_of_row, old_rows = np.zeros(len(read_past.past.rows), np.int64), table.old_rows
-        span_of_row[table.source[old_rows] - table.pinned_count] = span_ms[old_rows]
-        extended = extended_segments(read_past, span_of_row)
+    extended = extended_segments(read_past, table, span_ms)
     reachable = store.reachable_segments([extended.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
     panes = context.new_panes(plan.approximate.values(), read_past.keys, watermark_ms)
     segments = (*reachable, *appended(table, span_ms, read_past.keys, watermark_ms), *panes)
     facts = store.PageFacts(panes=frozenset(plan.retained_panes))
     if read_past.is_carried:
         carried = read_past.carried - pinned_now.crowded - tallied.crowded
-        facts = store.PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)
+        crowded = plan.carried - carried  # too large to carry: their windows are read instead
+        facts = store.PageFacts(clock_ms, plan.identities, carried, crowded, facts.panes)
     tallies = tallied.by_key, tallied.by_sub_key
     after = store.Histories(pa.nulls(0), rows, segments, before.excess_allowed, facts, *tallies)
     return _drop_unused_keys(read_past.keys, after)
 
 
 def _drop_unused_keys(keys: pa.Array, after: store.Histories) -> store.Histories:
-    """Restrict the list of keys to those with a pinned event or a tally (running aggregate), and renumber them."""
+    """Restrict the list of keys to those with a pinned event or a tally (running count or sum), and renumber them."""
     is_used = np.zeros(len(keys), bool)
     is_used[after.pinned.key] = True
     for tally in after.tallies.values():

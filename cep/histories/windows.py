@@ -20,13 +20,13 @@ from cep.kernels.histories.windows import find_windows
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.nfa.histories import HistoryColumn
 
-# One event decides the value, so no window is too large.
+# A window may have any number of events if its value does not need them one by one.
 _NO_LIMIT = 2**62
-_OF_ONE_EVENT = ("first", "last")
+_RETURN_ONE_EVENT = ("first", "last")  # so an event whose argument is null counts too
 
 
 class Windows:
-    """The windows of a table's histories. `tallies_before`: running counts and sums that the previous batch left."""
+    """The windows of a table's histories. `tallies_before`: tallies (running counts and sums) of the previous batch."""
 
     def __init__(self, table: HistoryTable, read_past: ReadPast | None) -> None:
         self.tallies_before = NO_TALLIES if read_past is None else read_past.tallies_before
@@ -62,10 +62,10 @@ class Windows:
     def member_mask(self, history: HistoryColumn) -> UInt8:
         """Return uint8[N], 1 for the rows of the table that a history reads and counts, inside its window or not.
 
-        They fulfil its `where` and have no null in the sub-key (`by`) or the argument. For `first` and `last` a null
-        argument counts too, because they return the value of one event, null or not.
+        They fulfil its `where` (`history.member`), and the sub-key (`by`) and the argument are not null. For `first`
+        and `last` a null argument counts too, because they return the value of one event, null or not.
         """
-        value = -1 if history.expr.fn in _OF_ONE_EVENT else history.value
+        value = -1 if history.expr.fn in _RETURN_ONE_EVENT else history.value
         pinned = history.identity if self.has_pinned_events(history) else ""
         key = (history.member, value, history.by, pinned, history.panes)
         if key not in self._members:
@@ -78,8 +78,8 @@ class Windows:
     def _rows_to_read(self, history: HistoryColumn) -> np.ndarray:
         """Mark the rows that a history reads, bool[N]: new events; old events if no panes (aggregates) stand for them.
 
-        If few events decide its value, they are pinned (kept as rows of their own), and the other old events are not
-        read. A page that was written without the history lacks such pinned events and panes: all its events are read.
+        If pinned events (stored one by one) decide its value, the other old events are not read. An outdated page
+        (written for other rules) may lack its pinned events or panes: all its events are read.
         """
         is_new = self._table.new_at >= 0
         if history.is_approximate:
@@ -108,21 +108,21 @@ class Windows:
         return self._read_past.past.page[self._table.source[rows] - self._table.pinned_count]
 
     def windows_of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> EventWindows:
-        """Return the window of past rows that a history counts at each new event; equal windows are computed once.
+        """Return each new event's window: the rows that a history (aggregate over a key's past events) counts there.
 
         A window has rows of the event's sub-key (the fields in `by`), with `by_key` of the whole key. With `rounded` it
-        begins at a pane (time slice). It has at most `events_max` rows, unless few events or a running value decide.
+        begins at a pane (time slice). It has at most `events_max` rows, unless pinned events or a tally decide.
         """
         expr, by = history.expr, () if by_key else history.by
         # A function without a window leaves out the event itself, except `first_seen`: a new value is first seen now.
         is_previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         limit = _NO_LIMIT if self._is_unlimited(history) or rounded or by else history.events_max
-        value = -1 if expr.fn in _OF_ONE_EVENT else history.value
+        value = -1 if expr.fn in _RETURN_ONE_EVENT else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
         pinned = history.identity if self.has_pinned_events(history) else ""
         key = (history.member, value, history.by, by, window, is_previous, limit, pinned, history.panes, rounded)
         if key not in self._windows:
-            self._windows[key] = self._search(history, by, limit, previous=is_previous, rounded=rounded)
+            self._windows[key] = self._search_windows(history, by, limit, previous=is_previous, rounded=rounded)
         return self._windows[key]
 
     def _is_unlimited(self, history: HistoryColumn) -> bool:
@@ -134,13 +134,13 @@ class Windows:
             or self.has_carried_rank(history)
         )
 
-    def _search(
+    def _search_windows(
         self, history: HistoryColumn, by: tuple[int, ...], limit: int, *, previous: bool, rounded: bool
     ) -> EventWindows:
         """Find the window of each new event among the rows of its key and sub-key (the columns in `by`), in one pass.
 
-        `previous` leaves out the event itself. A window with more than `limit` rows is flagged as folded: panes
-        (aggregates of time slices) stand for its older events. With a sub-key, the limit counts the rows of the key.
+        `previous` leaves out the event itself. With `rounded`, a window begins at the start of a pane (partial
+        aggregate of one time slice). A window with more than `limit` rows is folded: panes stand for its older events.
         """
         table = self._table
         segment, order = table.segments(by)
@@ -156,7 +156,7 @@ class Windows:
         rows = records.TableRows(order, segment, self.member_mask(history), table.new_at, table.time)
         out = records.Windows(lows, highs, new_events, folded)
         members_count = find_windows(rows, starts_ms, previous, limit, member_rows, out)
-        if by and not self._is_unlimited(history):
+        if by and not self._is_unlimited(history):  # the limit is on the rows of the key, over all its sub-keys
             folded = self._folded_by_key(history)[new_events]
         return EventWindows(member_rows[:members_count], segment, lows, highs, new_events, folded)
 
@@ -171,10 +171,10 @@ class Windows:
         return folded
 
     def moves(self, history: HistoryColumn, clock_ms: int | None) -> records.Moves:
-        """Return how each row of the windows changes the tally (running aggregate) that the previous batch left.
+        """Return how each row of the windows changes the tally (running count or sum) that the previous batch left.
 
-        A row *enters* if the tally does not have it yet, *leaves* unless it had left before, and is *gone* if it is
-        outside of the window at `clock_ms`, the end of the batch.
+        A row *enters* if the tally does not have it yet. It *leaves* when a later window begins after it, unless it had
+        left before this batch. It is *gone* if it is outside of the window at `clock_ms`, the end of the batch.
         """
         windows, read_past = self.windows_of(history), self._read_past
         assert read_past is not None, "tallies are carried"
@@ -182,11 +182,11 @@ class Windows:
         assert window is not None, "tallies are of windows"
         times = self._table.time[rows]
         enters = self._table.new_at[rows] >= 0
-        leaves = enters.copy()
+        leaves = enters.copy()  # a row that enters leaves later, with the first window that begins after it
         old = np.flatnonzero(~enters)
         if len(old):
             page = self._page_index(rows[old])
-            # An old row enters again if its page (or its key, for ranks) lacks a usable tally.
+            # An old row enters again if its page (stored group of keys), or for ranks its key, lacks a usable tally.
             has_no_tally = np.array([history.tally not in facts.carried for facts in read_past.page_facts])[page]
             if history.ranked:
                 has_no_tally = read_past.restarted[history.ranked][self._table.key[rows[old]]]

@@ -36,11 +36,11 @@ def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Ta
     rows = context.windows.windows_of(history).rows
     is_in_window = context.table.time[rows] > window_starts_ms(history.expr.window, np.array([clock_ms]))[0]
     counts = _distinct_outside_table(context, history) + _count_distinct(context, history, rows[is_in_window])
-    is_counted = context.windows.restarted_keys(history.counted)
-    tally = context.windows.tallies_before.by_key.get(history.counted)
+    is_known = context.windows.restarted_keys(history.counted)  # whose whole window this batch has read
+    tally = context.windows.tallies_before.by_key.get(history.counted)  # the numbers that the previous batch left
     if tally is not None:  # 0: unknown, because no batch has read the key's window yet
-        is_counted = is_counted | (tally[:, 0] != 0)
-    return Tallies({history.counted: np.where(is_counted, counts, 0).reshape(-1, 1)})
+        is_known = is_known | (tally[:, 0] != 0)
+    return Tallies({history.counted: np.where(is_known, counts, 0).reshape(-1, 1)})
 
 
 def pin_events(context: Context, history: HistoryColumn, starts_ms: Int64) -> UInt8 | None:

@@ -16,13 +16,11 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
-    """Return the count, sum, average or standard deviation of the floats in each window: from a tally (a running
-    aggregate) and the events that enter and leave, or without one from all events.
-    """
+    """Compute count, sum, avg or stddev of floats in each window, from a carried tally (running sum) or all events."""
     fn = history.expr.fn
     if context.windows.has_carried_tally(history):
         segment = windows.segment[context.new_rows][windows.events]
-        before, moves = tally.carried_tallies(context, history), context.windows.moves(history, None)
+        before, moves = tally.carried_tallies(context, history), context.windows.moves(history, clock_ms=None)
         counts, numbers, rounding_errors = float_values_at_events(
             before, moves, segment, windows.lows, windows.highs, with_errors=fn == "avg"
         )

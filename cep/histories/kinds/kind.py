@@ -51,7 +51,7 @@ class Kind(Protocol):
         """
 
     def values_with_panes(self, context: Context, history: HistoryColumn, windows: EventWindows, /) -> Column:
-        """Return the value of each window with panes (aggregates of time slices) in place of its older events.
+        """Return the value of each window with panes (partial aggregates of time slices) in place of its older events.
 
         The caller uses only the results of folded windows, which have too many events.
         """

@@ -62,7 +62,7 @@ def _rank_windows(context: Context, history: HistoryColumn, windows: EventWindow
     """
     bands, restarted = _carried_bands(context, history)
     key = context.table.key[context.new_rows][windows.events]
-    moves = context.windows.moves(history, None)
+    moves = context.windows.moves(history, clock_ms=None)
     ordered = sortable(moves.values, type_)
     counts, chosen_values = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
     whole_windows, in_bands = np.flatnonzero(restarted[key]), np.flatnonzero(~restarted[key])

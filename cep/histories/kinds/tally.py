@@ -16,16 +16,14 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
-    """Return the count, sum, average or standard deviation of the integers or decimals in each window: from a tally (a
-    running aggregate) and the events that enter and leave (`moves`), or without one from all events.
-    """
+    """Compute count, sum, avg or stddev of whole numbers per window, from a carried tally (running sum) or events."""
     if context.windows.has_carried_tally(history):
         segment = windows.segment[context.new_rows][windows.events]
-        moves = context.windows.moves(history, None)
+        moves = context.windows.moves(history, clock_ms=None)
         sums = arithmetic.tallies_at_events(
             carried_tallies(context, history), moves, segment, windows.lows, windows.highs
         )
-        return _column(history, sums, sums[:, 0])
+        return _column(history, sums, counts=sums[:, 0])
     counts = windows.highs - windows.lows
     if history.expr.fn == "count":
         return Column(counts, np.zeros(len(counts), np.uint8))

@@ -57,14 +57,15 @@ def stays_in_band(bands: Bands, percent: int, new_counts: Int64, leaving_counts:
 def ranks_in_bands(
     bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64, Int64]
 ) -> tuple[Int64, Int64]:
-    """Return the event count of each window, and the value at its rank (undefined if it is empty): int64[Q] each.
+    """Return the event count of each window, and the value at its percentile rank (undefined if it is empty): int64[Q].
 
-    A window has a key int64[Q] and members lows <= i < highs. The rank must stay in the band (`stays_in_band`).
+    A band has the values of a key around the rank. A window is given by its key and by its bounds (low, high) in
+    `moves`, the events that enter or leave. The caller passes only windows whose rank stays in the band.
     """
     keys, lows, highs = windows
     counts, chosen = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     is_inside = ranks_at(bands, moves, SegmentWindows(keys, lows, highs), percent, counts, chosen)
-    assert is_inside, "whole windows are looked at where ranks may leave their bands"
+    assert is_inside, "the caller reads whole windows where the rank may leave the band"
     return counts, chosen
 
 

@@ -98,30 +98,30 @@ def of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:
 def rows_of_events(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64, texts: pa.Array) -> PaneRows:
     """Return single events in the form of panes: one row each, with its value as code (0 for a tally) and weight 1."""
     nothing = np.zeros(len(key), np.int64)
-    return PaneRows(key, pane_of(history, time_ms), _codes(history, values, texts), nothing + 1, nothing)
+    return PaneRows(key, pane_of(history, time_ms), _codes(history, values, texts), weight=nothing + 1, sub=nothing)
 
 
 def fold_into_panes(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
-    """Convert events (`rows_of_events`) to rows of panes (aggregates of time slices), to be added up by pane and code.
+    """Convert events (`rows_of_events`) to rows of panes (partial aggregates of time slices): a code with a weight.
 
-    Sums need several rows. A sum of floats has rows with weight 0 and the bits of a value as code, for `stddev` also
-    rows with weight -1 and the bits of a square; a row with code 0 has the event count as weight. In a sum of whole
-    numbers, the code is a position in the tally (count, parts of the sum and of squares), and the weight is that part.
-    `min` and `max` have the value as code, `distinct` a hash, `median` and `percentile` a bucket.
+    Weights of equal codes are added later. `min` and `max` have the value as code, `distinct` a hash, `median` and
+    `percentile` a bucket. A sum of whole numbers has a row for each part of the tally (count, parts of the sum and of
+    squares): its position as code, and the part as weight. A sum of floats has the bits of a value as code, with weight
+    0, and code 0 with the event count as weight; `stddev` also has the bits of a square, with weight -1.
     """
     zeros = np.zeros(len(rows), np.int64)
     if history.is_float_sum or history.is_float_spread:
         count_rows = replace(rows, code=zeros)
         if history.is_float_sum:
             return concat_panes([replace(rows, weight=zeros), count_rows])
-        is_finite = arithmetic.can_be_squared(values)
-        codes = np.where(is_finite, values, np.float64(np.inf).view(np.int64))
+        is_squarable = arithmetic.can_be_squared(values)
+        codes = np.where(is_squarable, values, np.float64(np.inf).view(np.int64))
         square_rows = [
-            replace(rows, code=part, weight=zeros - 1) for part in arithmetic.squares(np.where(is_finite, values, 0))
+            replace(rows, code=part, weight=zeros - 1) for part in arithmetic.squares(np.where(is_squarable, values, 0))
         ]
         return concat_panes([replace(rows, code=codes, weight=zeros), count_rows, *square_rows])
     if not history.tally or history.expr.fn == "count":
-        return rows
+        return rows  # these need one row for each event
     parts = arithmetic.parts_of(values, tally_width(history.tally))
     return concat_panes(
         [replace(rows, code=zeros + column, weight=parts[:, column]) for column in range(parts.shape[1])]
@@ -155,9 +155,9 @@ def float_sums_in(
 def float_deviations_in(merged: PanesAndEvents) -> tuple[Int64, Int64]:
     """Return the population standard deviation of each window over panes and single events, and its event count.
 
-    A code is the bits of a float: the value of an event; in a pane (aggregate of a time slice) a part of the sum; with
-    weight -1 of the sum of squares. Other weights count events. Shapes: int64[Q] both; a deviation is the bits of a
-    float64, NaN if an event of the window is not finite.
+    A code is the bits of a float: of the value of a single event, or of part of a sum in a pane (partial aggregate of a
+    time slice). A row with weight -1 is part of the sum of squares; other weights count the events of the row. Shapes:
+    int64[Q] both; a deviation is the bits of a float64, NaN if an event of the window is not finite.
     """
     rows, is_pane = merged.rows, _is_pane(merged)
     events = merged.event_positions

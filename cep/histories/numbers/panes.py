@@ -3,8 +3,7 @@
     time   ──┼────────┼────────┼────────┼────────┼──▶      window / 64 long, from the epoch on
     key      codes    codes    codes    codes             a bucket or hash (below) → number of events
 
-The grid depends only on the window, whose far edge is rounded outwards to a pane. So a value is the same however the
-events arrive: in one replay, in micro-batches, before and after a restart. A calendar unit is one pane.
+The grid depends only on the window, whose far edge is rounded outwards to a pane. A calendar unit is one pane.
 
 Panes are rows of separate segments, of one history or of several that share them (`Segment.panes`). A micro-batch adds
 the rows of its events. When newer segments have grown to the size of an older one, they are joined, and equal codes of
@@ -50,7 +49,7 @@ from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn, HistoryPlan
 
 UInt64 = NDArray[np.uint64]
-_CUTS = 50  # per octave
+_CUTS = 50  # buckets between two powers of two
 _MANTISSA_BITS = 52
 _MANTISSA = np.int64((1 << _MANTISSA_BITS) - 1)
 _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
@@ -61,10 +60,10 @@ _SEED = 1  # differs from the seed of keys, because hashes of the keys of one ke
 
 
 def buckets(values: Int64, type_: Type) -> Int64:
-    """Return the number of the bucket of each value, which is a slot: an integer, or the bits of a float.
+    """Return the number of each value's bucket. `values` are 64-bit slots of a column: integers, or the bits of floats.
 
-    A greater value never has a smaller bucket. Bucket 0 has zero and floats nearer to it than 2.3e-308; infinities and
-    NaN have their own.
+    Two powers of two have `_CUTS` buckets between them. A greater value never has a smaller bucket. Bucket 0 has zero
+    and floats nearer to it than 2.3e-308; infinities and NaN have their own.
     """
     floats = values.view(np.float64) if type_.is_float else values.astype(np.float64)
     bits = np.ascontiguousarray(floats).view(np.int64)
@@ -143,7 +142,7 @@ def estimated(counts: Int64, hash_at: Int64) -> Int64:
 
 _CODE, _WEIGHT, _SUB = "pane_code", "pane_weight", "pane_sub"
 _EVENT_TYPE = -1
-_JOINED_SHARE = 2  # join a segment with the newer ones when they have this share of its rows
+_SIZE_RATIO = 2  # join a segment with the newer ones unless it has more than this many times their rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ class PaneRows:
     """Rows of panes: partial aggregates of one time slice, in place of a key's events. Shapes: int64[P] each.
 
     `key` is an index into a list of keys that the caller holds, `pane_ms` the start of the slice. `code` is a value,
-    bucket or hash, `weight` how many events have it. `sub` is the number of a sub-key (sub_keys.py) or 0.
+    bucket or hash, `weight` how many events have it. `sub` is the number of a sub-key (such as a card's merchant) or 0.
     """
 
     key: Int64
@@ -170,7 +169,7 @@ class PaneRows:
 
 @dataclass(frozen=True, slots=True)
 class PanesAndEvents:
-    """The panes of a history (aggregates of time slices) and its single events: rows by key, older rows first.
+    """The panes of a history (partial aggregates of time slices) and its single events: rows by key, older rows first.
 
     The window of new event q is rows[lows[q]:highs[q]], int64[Q]; event_positions int64[M] are the rows of events.
     """
@@ -203,14 +202,14 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
 
 
 def load_panes(segments: Sequence[Segment], keys: pa.Array, has_new_events: np.ndarray) -> Mapping[int, PaneRows]:
-    """Load the stored panes (aggregates of time slices) of the keys marked in bool[K], by number of the panes."""
+    """Load stored panes (partial aggregates of time slices) of the keys marked in bool[K], by `HistoryColumn.panes`."""
     parts: dict[int, list[PaneRows]] = {}
     segments = [segment for segment in segments if segment.panes_number]
     texts = TextNumbers(keys if segments else NO_TEXTS)
     for segment in segments:
         block = segment.load()
         number = texts.of(block.keys).astype(np.int64)
-        is_touched = (number >= 0) & has_new_events[number]
+        is_touched = (number >= 0) & has_new_events[number]  # -1: not a key of this batch
         rows_here = np.flatnonzero(is_touched[block.rows.key])
         parts.setdefault(segment.panes_number, []).append(rows_of(block.rows, rows_here, number))
     return {panes_number: concat_panes(rows_here) for panes_number, rows_here in parts.items()}
@@ -245,9 +244,10 @@ def codes_of_values(history: HistoryColumn, values: Int64, texts: pa.Array) -> I
 def merge_panes_and_events(
     panes: PaneRows, events: PaneRows, is_new: np.ndarray, windows: PaneWindows
 ) -> PanesAndEvents:
-    """Sort panes (aggregates of time slices) and single events by key and time, and find each new event's window there.
+    """Sort panes (partial aggregates of time slices) and single events by key and time, and find each window there.
 
-    The events are already sorted by key and event order. is_new bool[M] marks new events, which come last in their key.
+    The events are sorted by key and event order. New ones (is_new bool[M]) come after all panes of their key, because a
+    window ends at its new event. `windows.highs` counts the single events before that end.
     """
     unsorted_rows = concat_panes([panes, events])
     comes_last = np.concatenate([np.zeros(len(panes), bool), is_new])
@@ -321,27 +321,28 @@ def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: i
 
 
 def _compact_panes(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
-    """Join new segments of panes (aggregates of time slices) with older ones, or rewrite one that is half expired."""
+    """Join new segments of panes (partial aggregates of time slices) with older ones, or rewrite a half expired one."""
     start = len(segments) - 1
     total = len(segments[start]) if segments else 0
-    while start > 0 and len(segments[start - 1]) <= _JOINED_SHARE * total:
+    while start > 0 and len(segments[start - 1]) <= _SIZE_RATIO * total:
         start -= 1
         total += len(segments[start])
     if start < len(segments) - 1:
         return [*segments[:start], *_join_segments(history, segments[start:], watermark_ms)]
     for index, segment in enumerate(segments):
-        # More than half of its time has expired, so about half of its rows, because panes are spread over the time.
+        # When half of its time has expired, so have about half of its rows, because panes are spread over the time.
         expired_ms = watermark_ms - segment.first_ms - segment.span_ms
-        if _JOINED_SHARE * expired_ms > segment.last_ms - segment.first_ms:
+        if 2 * expired_ms > segment.last_ms - segment.first_ms:
             rewritten = _join_segments(history, [segment], watermark_ms)
             return [*segments[:index], *rewritten, *segments[index + 1 :]]  # one per micro-batch; the others can wait
     return segments
 
 
 def merge_rows(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
-    """Add up rows of the same pane (time slice) and code (value, bucket or hash), and drop rows that left all windows.
+    """Add up the weights (event counts) of rows with the same pane (time slice) and code (value, bucket or hash).
 
-    A hash of `approx_distinct` stays only in its newest pane, if some window may have it among its least hashes.
+    Rows that left all windows are dropped. The weights of a tally (running sum) are its parts. `approx_distinct` keeps
+    each hash only in its newest pane, if some window may have it among its least hashes.
     """
     rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
     if not len(rows):
@@ -383,7 +384,7 @@ def _sum_floats_exactly(rows: PaneRows) -> PaneRows:
     """Replace the floats of each pane (time slice of a key) by a few floats that have exactly the same sum.
 
     A code is the bits of a float. The first float is the one nearest to the sum, the second the one nearest to the
-    remainder, and so on. One row with code zero has the event count as weight.
+    remainder, and so on, with weight 0. One row with code zero has the event count as weight. `sub` is a sub-key.
     """
     is_finite = np.isfinite(rows.code.view(np.float64))
     special_rows = _sum_weights(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))

@@ -111,7 +111,7 @@ _MASK = np.int64(0xFFFFFFFF)
 
 
 def tallies_at_events(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64) -> Int64:
-    """int64[Q, W]: the content of each new event's window, given its segment int64[Q] and members lows <= i < highs."""
+    """int64[Q, W]: the tally of each new event's window, given its segment int64[Q] and its bounds in `moves`."""
     starts = np.searchsorted(moves.segment, segment)
     sums = tally[segment]
     entered, departed = (_running(_weighted(w, moves.values, tally.shape[1])) for w in (moves.enters, moves.leaves))
@@ -313,10 +313,10 @@ def _weighted_floats(weight: Int64, specials: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Tallies:
-    """Tallies, the running counts and sums of windows, with which the next batch begins: by name, int64[K, W] by key.
+    """Tallies (running counts and sums of windows) with which the next batch begins: by name, int64[K, W] by key.
 
-    `by_sub_key` has an entry for each key and sub-key. `crowded` names the tallies that are left out, because they
-    would have too many entries or floats; their windows are read event by event instead.
+    `by_sub_key` has an entry for each key and sub-key (such as a card's merchant). `crowded` names the tallies that are
+    left out, because they have too many entries or floats to be stored again in each batch; their windows are read.
     """
 
     by_key: Mapping[str, Int64] = field(default_factory=dict)
@@ -343,21 +343,22 @@ def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTall
 
 
 def segments_of_entries(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
-    """int64[E]: the segment (table rows of a key with equal values in these columns) of each stored entry; -1: none."""
+    """int64[E]: the segment (number of a key and sub-key in the table) of each stored tally; -1 if it has no row."""
+    # Rows and entries with the same key and values get the same group number; each turn adds one column.
     rows = np.flatnonzero(table.has_all(by))
-    row_pair, entry_pair = table.key[rows], entries.key.astype(np.int64)
+    row_group, entry_group = table.key[rows], entries.key.astype(np.int64)
     for column, values in zip(by, entries.by, strict=True):
         codes = _codes(values, table.texts)
-        row_pair, entry_pair = _grouped_with(row_pair, table.columns[column, rows], entry_pair, codes)
+        row_group, entry_group = _number_pairs(row_group, table.columns[column, rows], entry_group, codes)
     segment, _ = table.segments(tuple(by))
-    segment_of_pair = np.full(int(row_pair.max(initial=-1)) + 2, -1, np.int64)
-    segment_of_pair[row_pair] = segment[rows]
-    of_entries: Int64 = segment_of_pair[entry_pair]  # the last group stands for entries without a row
+    segment_of_group = np.full(int(row_group.max(initial=-1)) + 2, -1, np.int64)
+    segment_of_group[row_group] = segment[rows]
+    of_entries: Int64 = segment_of_group[entry_group]  # group -1, the last, stands for entries without a row
     return of_entries
 
 
-def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_second: Int64) -> tuple[Int64, Int64]:
-    """Return the numbers of pairs, and the number of each other pair, -1 if it is not among the pairs."""
+def _number_pairs(first: Int64, second: Int64, others_first: Int64, others_second: Int64) -> tuple[Int64, Int64]:
+    """Return a number for each pair, and the number of each other pair, -1 if it is not among the pairs."""
     places, firsts = empty_places(len(first)), np.empty(len(first), np.int64)
     codes, other_codes = np.empty(len(first), np.int64), np.empty(len(others_first), np.int64)
     pairs = read_only(first), read_only(second)
