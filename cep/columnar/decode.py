@@ -200,7 +200,7 @@ def decode_rows(
         repaired = without_broken_texts({name: column for name, column in columns.items() if name in paths})
         if repaired is None:
             return _decode_halves(schema, table, show, mapping, error)  # until only the invalid row is set aside
-        repaired_columns, strays = repaired  # an invalid table comes from a file, without strays of its own
+        repaired_columns, strays = repaired  # only tables of files can be invalid, and they come without strays
         columns = {**columns, **repaired_columns}
     return _decode(schema, table.num_rows, columns, show, mapping, strays)
 

@@ -75,7 +75,7 @@ class GroupParts:
         self.past = Part(entries, PAST)  # the head of the histories of each page: a list of their segments
         self.segments = Part(entries, SEGMENTS)  # past events of many keys
         self.waiting = Part(entries, WAITING)  # events that are not due yet
-        self.seen = Part(entries, SEEN)  # ids of matched events, to find repeated ones
+        self.seen = Part(entries, SEEN)  # ids of earlier events, to find repeated ones
         self.fired = Part(entries, FIRED)  # when rules that suppress others last fired
 
 

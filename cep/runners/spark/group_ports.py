@@ -63,7 +63,7 @@ class GroupProgress:
     times: PartitionTimes = field(default_factory=dict)  # how far each partition of the source was read
     deadlines: dict[int, int] = field(default_factory=dict)  # page id → when the first of its runs expires
     waiting_ms: int | None = None  # the earliest event that waits for the watermark
-    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → time buckets with stored ids of matched events
+    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → time buckets with stored ids of earlier events
     expiry_ms: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories have expired
     since_ms: int = TIME_MS_MAX  # of the first event
     digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, if known
