@@ -26,7 +26,7 @@ from cep.rulebook.deploy import Deployment
 from cep.runners.embedded.replay import replay_shown
 from cep.runners.output import Replayed
 from cep.sources.pieces import Pieces
-from cep.step.duplicates import first_rows, prepare
+from cep.step.duplicates import ensure_digests, first_rows
 from cep.step.job import Job
 
 # The end of a derived event's id: "~" and the id of its alert (engine/produced.py).
@@ -159,7 +159,7 @@ def _watch_pieces(job: Job, pieces: Pieces, columns: tuple[str, ...], parts: dic
     """Wrap pieces so that they store their decoded events in `parts`, with the columns that identify repeats."""
 
     def watched(number: int, decoded: Decoded) -> Decoded:
-        decoded = prepare(job, decoded)
+        decoded = ensure_digests(job, decoded)
         lean = {name: decoded.columns[name] for name in (*columns, *_digests(job))}
         parts[number] = replace(decoded, columns=lean, poison=())
         return decoded

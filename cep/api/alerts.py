@@ -278,7 +278,7 @@ class Alerts:
         suppressed_count = self._outcome.suppression.suppressed.num_rows
         parts = [f"{_counted(len(self), 'alert')} of {_counted(self.counters['events'], 'event')}"]
         parts += [f"{suppressed_count:,} suppressed"] if suppressed_count else []
-        parts += [rejections.summary()] if rejections.count else []
+        parts += [rejections.summary()] if rejections.rejected_count else []
         parts += [f"the first {_SHOWN_MAX}:"] if len(self) > _SHOWN_MAX else []
         return ", ".join(parts)
 

@@ -265,7 +265,7 @@ def warn_of_replay(replayed: Replayed, forms: ReplayForms) -> None:
 
 def warn_of(rejections: Rejections, forms: HistoryForms | ReplayForms, stacklevel: int = 3) -> None:
     """Warn of rejected records, in the line of the caller. Raises: RejectedRecordsError if the caller asks for it."""
-    if not rejections.count:
+    if not rejections.rejected_count:
         return
     if forms.get("strict"):
         raise RejectedRecordsError(

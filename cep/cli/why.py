@@ -172,7 +172,7 @@ def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
 
 
 def _tell_rejected(options: argparse.Namespace, answer: Why) -> int:
-    if not answer.rejections.count:
+    if not answer.rejections.rejected_count:
         return 0
     return tell_rejections(answer.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))
 

@@ -179,7 +179,7 @@ class JobRejections:
     observed: Observed
     log: Log
     share_max: float  # of the records since the last look
-    ends: bool = False  # the job ends by itself
+    until_end: bool = False  # the job ends once it has read everything
     every_ms: int = PROGRESS_LINES_MS
     _whole: _Span = field(default_factory=_Span)
     _latest: _Span = field(default_factory=_Span)
@@ -195,7 +195,7 @@ class JobRejections:
             self._looked_s = now_s
             rejections = self._end_span().rejections
             is_above = rejections.is_above(self.share_max)
-            if rejections.count and not is_above:
+            if rejections.rejected_count and not is_above:
                 self._tell(rejections)
             trouble = f"more than {self.share_max:g} of them are rejected" if is_above else None
             self.observed.note(RECORDS, trouble, self._sentence(rejections))
@@ -208,13 +208,13 @@ class JobRejections:
 
     def _report(self) -> int:
         """Log the rejected records of the whole process. Return the exit code: 1 if they are more than `share_max`."""
-        self._end_span()
+        self._end_span()  # adds the latest micro-batches to the whole
         rejections = self._whole.rejections
-        if not rejections.records and self.ends:
+        if not rejections.records and self.until_end:
             self.log.tell("nothing_read", *rejections.lines(REJECTED_MAX, self.share_max))
-        if not rejections.count:
+        if not rejections.rejected_count:
             return 0
-        if self.log.form == "text" and self.ends:
+        if self.log.form == "text" and self.until_end:
             for line in rejections.lines(REJECTED_MAX, self.share_max):
                 self.log.tell("rejected", line)
         else:
@@ -229,7 +229,7 @@ class JobRejections:
         return ended
 
     def _tell(self, rejections: Rejections) -> None:
-        facts: Mapping[str, int] = {"records": rejections.records, "rejected": rejections.count}
+        facts: Mapping[str, int] = {"records": rejections.records, "rejected": rejections.rejected_count}
         self.log.tell("rejected", self._sentence(rejections), **facts, reasons=rejections.names())
 
     def _sentence(self, rejections: Rejections) -> str:
@@ -255,7 +255,7 @@ class JobStart:
 
 
 class JobRunner(Protocol):
-    """The runner of a job: its part of a start."""
+    """The part of a job's start that differs between `cep run` and Spark."""
 
     def check(self, settings: Settings, *, until_end: bool) -> None:
         """Refuse settings that this runner cannot use, before anything is opened. Raises: UsageError."""
@@ -270,7 +270,7 @@ class JobRunner(Protocol):
         ...
 
     def answers(self, settings: Settings) -> Answers:
-        """Return the answers to requests for more paths than PATHS, by path."""
+        """Return functions that answer HTTP requests, by path, in addition to PATHS (metrics and health)."""
         return {}
 
     def first_positions(self, settings: Settings) -> Mapping[str, int]:
@@ -295,12 +295,13 @@ def run_job(settings: Settings, runner: JobRunner, log: Log, *, until_end: bool)
 
 
 def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, until_end: bool) -> int:
+    """Check the rules and the job, open its lock, its HTTP answers and its watch, and run it. Return the exit code."""
     begins = read_beginning(settings, log)
     runner.check(settings, until_end=until_end)
     deployment = deploy(begins.records, runner.lists(settings, begins), begins.trust)
     tell_problems(begins.problems, deployment, log)
     check_in_force(begins.problems, deployment, settings.job)
-    job = describe_job(settings, deployment, begins.warm)
+    job = describe_job(settings, deployment, begins.warm)  # warm: the state of rules that have read past events
     observe, answers = settings.observe, runner.answers(settings)
     observed = Observed(observe.stalled, log)
     rejections = JobRejections(observed, log, observe.rejected_max, until_end)

@@ -45,16 +45,16 @@ class FiredFiles:
         return self.memory
 
     def end(self, batch_id: int) -> None:
-        """Append the last alerts that the micro-batch has changed to the file of changes; if that file is long, write
-        the snapshot of all of them again, and replace the file. Raises: SinkError."""
-        before = self.memory.changed()
+        """Save how a micro-batch has changed the last alerts by rule and key: append a line to a file. If the
+        file is long, write a snapshot of all last alerts, and begin the file again. Raises: SinkError."""
+        before = self.memory.changed()  # the changed entries, as they were before
         if not before and batch_id > self._batch_id:
             return  # most micro-batches; a repeated one must replace its line
         self._batch_id, self._before = batch_id, before
         last = self.memory.last
         fired = fired_json({rule_and_key: last[rule_and_key] for rule_and_key in before if rule_and_key in last})
-        gone = sorted(before.keys() - last.keys())
-        line = orjson.dumps({"batch_id": batch_id, "fired": fired, "gone": gone}) + b"\n"
+        removed = sorted(before.keys() - last.keys())
+        line = orjson.dumps({"batch_id": batch_id, "fired": fired, "gone": removed}) + b"\n"
         try:
             changes_bytes_max = max(_CHANGES_BYTES_MIN, _CHANGES_FACTOR * self._snapshot_bytes)
             if self._changes_bytes == 0 or self._changes_bytes > changes_bytes_max:

@@ -73,8 +73,8 @@ class BatchReport:
     counters: Counter[str]
     totals: Counter[str]
     watermark_ms: int | None = None  # None for a micro-batch without records on Spark
-    # Of `cep run`: `decoding`, `matching`, and `commit`, the last one before. Of `cep live`: `matching` (tasks, until
-    # their rows are here), `sinks`, and `records` (letters and totals).
+    # Of `cep run`: `decoding`, `matching`, and `commit` (the last one before). Of `cep live` (Spark): `matching` (until
+    # the rows of all tasks have arrived), `sinks`, and `records` (writing dead letters and totals).
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     dead_letters: Sequence[bytes] = ()  # of `cep run` with suppressed alerts
 

@@ -142,8 +142,8 @@ def _part(job: Job) -> None:
 
 
 def _job() -> tuple[Job, Sequence[Program]]:
-    """Build a job whose rules use every kernel. The order of its programs divides the work with a second process, which
-    compiles the kernels that carry runs from event to event (ahead.py). A plain program has only simple patterns."""
+    """Build a job whose rules use every kernel, to compile all kernels before a job needs them. During this a second
+    process compiles the kernels that carry runs from event to event. A plain program has only simple patterns."""
     records = [_rule(number, text) for number, text in enumerate(_PATTERNS)]
     deployment = deploy(records)
     assert not deployment.set_aside, deployment.set_aside
@@ -153,8 +153,8 @@ def _job() -> tuple[Job, Sequence[Program]]:
     programs = [
         program for book in books for level in programs_by_level(book, job.schema) for program in level.values()
     ]
-    # The second process compiles the kernel of plain programs first, then the other one. Until the first is there, this
-    # process compiles windows over the past; until the other is there, the kernels of matches and states.
+    # Plain programs come first, because the second process compiles their kernel first; and of these the programs with
+    # histories, whose other kernels this process compiles until that one is there.
     return job, sorted(programs, key=lambda program: (not program.is_plain, program.histories is None))
 
 

@@ -33,10 +33,10 @@ _FIRST_S = 0.5  # between two looks until the job has caught up: so soon is the 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The services and places around a job that are checked. `topic` is any topic, `events` the topic of events.
+    """The services around a job that are checked: brokers (by any `topic`), a registry, the disk of the job's `folder`.
 
-    `first_positions` returns where the job begins to read `events`, by partition, until the job has reported its
-    positions. `registry` are the settings of the client of the registry of schemas, if the job has one.
+    `first_positions` returns where the job begins to read its topic `events`, by partition, until the job has reported
+    its positions. `registry` are the settings of the client of the registry of schemas, if the job has one.
     """
 
     kafka: KafkaSettings | None = None

@@ -153,14 +153,14 @@ class Checkpoints(Closing):
         self._work = work
         self._retained_count = kept_count
         self._on_step = on_step
-        self._hashes = _hashes_of(restored) if restored else {}  # by the identity of a linked file, read once
-        same = restored if restored is not None and restored.url == target.url else None
-        self._trusted = {file.sha256 for file in same.manifest.files} if same else set[str]()
-        self._live = self._listed_manifests(same)  # by number of a complete checkpoint, the hashes of its files
+        self._hashes = _hashes_of(restored) if restored else {}  # by a file's identity: inode, size, time
+        from_target = restored if restored is not None and restored.url == target.url else None
+        self._trusted = {file.sha256 for file in from_target.manifest.files} if from_target else set[str]()
+        self._live = self._listed_manifests(from_target)  # by number of a complete checkpoint, the hashes of its files
         self._names = set(target.sizes(FOLDER))  # the files in the target
         self._next = max(checkpoint_numbers(target), default=0) + 1
         self._thread = ThreadPoolExecutor(1, "checkpoints")
-        self._hasher = ThreadPoolExecutor(1, "checksums", initializer=_give_way)
+        self._hasher = ThreadPoolExecutor(1, "checksums", initializer=_lower_priority)
         self._pending: list[Future[Published]] = []
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -305,7 +305,7 @@ class Checkpoints(Closing):
         return files_by_number
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Lower the priority of this thread, which may read gigabytes. Other threads wait for the one that links files."""
     if sys.platform == "linux":  # elsewhere the same call is for whole processes
         thread_id = threading.get_native_id()

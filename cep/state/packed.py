@@ -186,7 +186,7 @@ def _estimated_bytes(
 
 
 def shape_number(page: bytes) -> int:
-    """Return the number of the shape that a page names. Raises: StateFormatError, StateCorruptError."""
+    """Return the number of a page's shape (its stored layout). Raises: StateFormatError, StateCorruptError."""
     if len(page) < _HEAD.size:
         raise StateCorruptError(f"a page of {len(page)} bytes is shorter than its head of {_HEAD.size}")
     magic, format_, number = _HEAD.unpack_from(page)
@@ -216,8 +216,8 @@ def by_shape(pages: Sequence[bytes]) -> dict[int, list[bytes]]:
 def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> KeyedState:
     """Decode pages of one shape, with disjoint keys, to one keyed state. Its keys are sorted by page.
 
-    `row_registers` are the registers of runs with numbers of events, in the program that wrote the pages. Raises:
-    StateCorruptError for inconsistent bytes.
+    `row_registers` bool[rules, registers] marks the registers of a run that hold row numbers of events, in the program
+    that wrote the pages. Raises: StateCorruptError for inconsistent bytes.
     """
     reader = _Reader(pages)
     keys_count, runs_count, nodes_count, events_count = reader.pages.bounds[:, -1].tolist()
@@ -228,7 +228,7 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> K
     lengths, rule_ends = np.empty(keys_count, np.int64), np.zeros(len(row_registers) + 1, np.int64)
     rows = ReadRows(runs, run_rule, run_key, nodes, event_key, events, has_values, lengths)
     if not kernels.read_rows(reader.pages, row_registers, reader.scratch, run_scratch, rows, rule_ends):
-        raise _torn()
+        raise _inconsistent_error()
     keys = reader.texts(kernels.KEYS, lengths, None)
     retained = _retained(reader, event_key, events.reshape(shape.event_width, -1), has_values.tolist(), shape)
     reader.end()
@@ -243,19 +243,19 @@ def runs_count(pages: Sequence[bytes]) -> int:
 def _retained(
     reader: _Reader, event_key: Int32, table: Int64, has_values: Sequence[int], shape: Shape
 ) -> RetainedEvents:
-    """Build the events from the table of all pages (see `_event_table`); has_values is 0 for a column of zeros."""
+    """Build the events from `table`, rows: key, type, time, values by field, lengths of ids, null flags by field."""
     count = len(shape.events)
     event_id = reader.texts(kernels.EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}
-    for number, (name, code) in enumerate(shape.events):
-        values, flags = table[_EVENT_FIXED + number], _EVENT_FIXED + count + 1 + number
-        nulls = table[flags].astype(bool) if has_values[flags] else None
-        if code == "t":
-            columns[name] = reader.texts(kernels.EVENTS, values, nulls)
-        elif code == "b":
-            columns[name] = pa.array(values.astype(bool), mask=nulls)
+    for field_number, (name, code) in enumerate(shape.events):
+        field_values, flags_row = table[_EVENT_FIXED + field_number], _EVENT_FIXED + count + 1 + field_number
+        nulls = table[flags_row].astype(bool) if has_values[flags_row] else None  # 0: no null
+        if code == "t":  # text: the values are lengths
+            columns[name] = reader.texts(kernels.EVENTS, field_values, nulls)
+        elif code == "b":  # bool
+            columns[name] = pa.array(field_values.astype(bool), mask=nulls)
         else:
-            columns[name] = numbers(values.view(_NUMBERS[code]), _TYPES[code], nulls)
+            columns[name] = numbers(field_values.view(_NUMBERS[code]), _TYPES[code], nulls)
     return RetainedEvents(event_key, event_id, table[_EVENT_TYPE], table[_EVENT_TIME], columns)
 
 
@@ -271,24 +271,24 @@ class _Reader:
         self.pages = PageBytes(np.frombuffer(b"".join(pages), np.uint8), ends, ends - sizes + _HEAD.size, bounds)
         most = kernels.read_bounds(self.pages, np.empty(1, np.int64))
         if most < 0:
-            raise _torn()
+            raise _inconsistent_error()
         self.scratch = np.empty(most, np.int64)
 
     def texts(self, row_kind: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
         """Return the next column of texts, one for each row of a kind (KEYS or EVENTS). `lengths` are in bytes."""
         size = int(np.add.reduce(lengths))
         if not 0 <= size <= len(self.pages.data):
-            raise _torn()
+            raise _inconsistent_error()
         offsets, content = np.empty(len(lengths) + 1, np.int64), np.empty(size, np.uint8)
         if not kernels.read_texts(self.pages, row_kind, lengths, offsets, content):
-            raise _torn()
+            raise _inconsistent_error()
         valid = None if nulls is None else pa.array(~nulls).buffers()[1]
         return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content), valid)
 
     def end(self) -> None:
         if np.count_nonzero(self.pages.cursor != self.pages.ends):
-            raise _torn()
+            raise _inconsistent_error()
 
 
-def _torn() -> StateCorruptError:
+def _inconsistent_error() -> StateCorruptError:
     return StateCorruptError("the counts of a page do not add up to its bytes; restore a checkpoint")

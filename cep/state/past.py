@@ -109,9 +109,9 @@ def encode_head(histories: store.Histories) -> bytes:
     and sums), and references to its segments: stored blocks of past events, or of panes (aggregates of time slices).
     """
     pinned, segments = histories.pinned, histories.segments
-    places = [segment.stored for segment in segments]
-    assert all(places), "segments are written before their head"
-    spans = [
+    stored_segments = [segment.stored for segment in segments]
+    assert all(stored_segments), "segments are written before their head"
+    span_rows = [
         (code, count, number)
         for number, segment in enumerate(segments)
         for code, count in segment.counts_by_span.items()
@@ -125,20 +125,20 @@ def encode_head(histories: store.Histories) -> bytes:
         "segment_last": _integers([s.last_ms for s in segments]),
         "segment_span": _integers([s.span_ms for s in segments]),
         "segment_most": _integers([s.busiest_key_events for s in segments]),
-        "segment_number": _integers([place.number for place in places if place]),
-        "segment_size": _integers([place.size for place in places if place]),
-        "segment_digest": pa.array([place.digest for place in places if place], pa.string()),
+        "segment_number": _integers([stored.number for stored in stored_segments if stored]),
+        "segment_size": _integers([stored.size for stored in stored_segments if stored]),
+        "segment_digest": pa.array([stored.digest for stored in stored_segments if stored], pa.string()),
         "segment_panes": _integers([s.panes_number for s in segments]),
-        "span_code": _integers([code for code, _, _ in spans]),
-        "span_count": _integers([count for _, count, _ in spans]),
-        "span_segment": _integers([number for _, _, number in spans]),
+        "span_code": _integers([code for code, _, _ in span_rows]),
+        "span_count": _integers([count for _, count, _ in span_rows]),
+        "span_segment": _integers([number for _, _, number in span_rows]),
     }
     columns |= {_PINNED + name: column for name, column in pinned.columns.items()}
     columns |= {_TALLY + name: pa.array(tally.reshape(-1)) for name, tally in histories.tallies.items()}
     for name, entries in histories.sub_tallies.items():
         arrays = pa.array(entries.key), pa.array(entries.sums.reshape(-1)), *entries.by
         columns |= dict(zip(_sub_columns(name, len(entries.by)), arrays, strict=True))
-    facts = histories.facts
+    facts = histories.facts  # which histories and panes the page has in full
     about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.excess_allowed}
     about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
     about["sub_tallies"] = {name: len(entries.by) for name, entries in histories.sub_tallies.items()}
@@ -148,15 +148,15 @@ def encode_head(histories: store.Histories) -> bytes:
 def decode_head(data: bytes, load: Load) -> store.Histories:
     """Decode the head of a page (a few keys): pinned events, which can decide a value alone, tallies (running counts
     and sums), and its segments: stored blocks of past events, or of panes (aggregates of time slices). `load` reads a
-    segment when it is needed. Raises: as decode_sheet.
+    segment when it is needed. Sub-tallies: tallies by a second key. Raises: as decode_sheet.
     """
-    about, columns = decode_sheet(_HEAD, (HEAD_FORMAT,), data)
+    about, columns = decode_sheet(_HEAD, (HEAD_FORMAT,), data)  # the head's description, and its columns
     lists = {
         name: column.to_pylist() if name == "segment_digest" else np.asarray(column).tolist()
         for name, column in columns.items()
         if name.startswith(("segment_", "span_"))
     }
-    spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
+    spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]  # code → events that windows need 2^code ms
     for code, count, segment_index in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
         spans[segment_index][code] = count
     segments = []
@@ -167,6 +167,7 @@ def decode_head(data: bytes, load: Load) -> store.Histories:
         segments.append(
             store.Segment(first, last, span, counts, most, partial(load, stored), stored, panes_number=panes)
         )
+    # Pinned events have no span, the time for which windows need them: 0.
     pinned = store.HistoryRows(
         np.asarray(columns["pinned_key"]), np.asarray(columns["pinned_type"]).astype(np.int64),
         np.asarray(columns["pinned_time"]), np.zeros(len(columns["pinned_key"]), np.int8), _fields(columns, _PINNED),
@@ -320,8 +321,8 @@ def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
 
 
 def decode_page(data: bytes) -> KeyedState:
-    """Decode a page to a KeyedState without histories. Raises: as `decode_sheet`."""
-    about, columns = decode_sheet(_PAGE, (PAGE_FORMAT, EARLIER_PAGE_FORMAT), data)
+    """Decode a page (runs of some keys, with events) to a KeyedState without histories. Raises: as `decode_sheet`."""
+    about, columns = decode_sheet(_PAGE, (PAGE_FORMAT, EARLIER_PAGE_FORMAT), data)  # a description, and arrays by name
 
     def numbers(name: str) -> np.ndarray:
         return np.array(columns[name])  # a copy: kernels write into runs and nodes
@@ -345,14 +346,14 @@ _KIND = "keyed state"
 
 
 def encode_whole(keyed_state: KeyedState) -> bytes:
-    """Encode a keyed state with its histories and their segments, which a store has apart, as one value."""
+    """Encode a keyed state, its histories and their segments (past events), which a store has apart, as one value."""
     written: dict[int, bytes] = {}
     histories = replace(keyed_state.histories, segments=detach_segments(keyed_state.histories.segments))
 
-    def no_load(stored: store.StoredSegment) -> store.Block:
-        raise AssertionError(f"{stored} is in memory")
+    def refuse_to_load(stored: store.StoredSegment) -> store.Block:
+        raise AssertionError(f"{stored} is in memory")  # as `detach_segments` has loaded all
 
-    head = encode_head(store_segments(histories, written.__setitem__, no_load, SegmentCache(0)))
+    head = encode_head(store_segments(histories, written.__setitem__, refuse_to_load, SegmentCache(0)))
     columns = {
         "page": pa.array([encode_page(keyed_state)], pa.large_binary()),
         "head": pa.array([head], pa.large_binary()),

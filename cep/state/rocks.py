@@ -47,13 +47,13 @@ _NAME_BYTES_MAX = 4_096
 
 
 def check_manifest(folder: Path) -> None:
-    """Check the list of a store's files before RocksDB reads it; a new store has none. Raises: StateCorruptError."""
+    """Check the list of a store's files (framed records): RocksDB hangs on a bad one. Raises: StateCorruptError."""
     current = folder / "CURRENT"
     if not current.exists():
         return
     try:
         name = read_file(current, _NAME_BYTES_MAX).decode().strip()
-        real = folder.resolve()  # the root of a check is a real folder, and a job may name its own relative to here
+        real = folder.resolve()  # the root that a read must not leave is absolute; a job's folder may be relative
         data = read_file(real / name, STORE_MANIFEST_BYTES_MAX, real)
     except (UnreadableError, UnicodeDecodeError) as error:
         raise StateCorruptError(
@@ -61,12 +61,12 @@ def check_manifest(folder: Path) -> None:
         ) from error
     position = 0
     while position + _HEADER.size <= len(data):
-        room = _BLOCK - position % _BLOCK
-        _, length, kind = _HEADER.unpack_from(data, position) if room >= _HEADER.size else (0, 0, _FILLING)
-        if kind == _FILLING and length == 0:
-            position += room
+        left_in_block = _BLOCK - position % _BLOCK
+        _, length, kind = _HEADER.unpack_from(data, position) if left_in_block >= _HEADER.size else (0, 0, _FILLING)
+        if kind == _FILLING and length == 0:  # zeros to the end of a block
+            position += left_in_block
             continue
-        if kind not in _KINDS or _HEADER.size + length > room:
+        if kind not in _KINDS or _HEADER.size + length > left_in_block:
             raise StateCorruptError(
                 f"the list of files of the store in {folder} is damaged at byte {position}; "
                 "restore the last good checkpoint"

@@ -56,7 +56,7 @@ _REASON = "an event of this type with this id and these keys came before, with o
 Letters = list[dict[str, Any]]
 
 
-def prepare(job: Job, decoded: E) -> E:
+def ensure_digests(job: Job, decoded: E) -> E:
     """Add the columns that `drop_duplicates` reads, before events are routed, unless they are there or not needed."""
     has_digests = not job.dedup_ms or KEYS in decoded.columns
     return decoded if has_digests else with_digests(job.schema, job.domains, decoded, job.digest_key)
@@ -98,7 +98,7 @@ def first_ones(job: Job, number: int, parts: Sequence[EventBatch], output: Match
 
 def without_repeats(job: Job, batch: EventBatch) -> tuple[EventBatch, Letters]:
     """Do as `first_ones` with the events of a finite history as they were decoded."""
-    return first_ones(job, 0, [prepare(job, batch)], MatchOutput()) if job.dedup_ms else (batch, Letters())
+    return first_ones(job, 0, [ensure_digests(job, batch)], MatchOutput()) if job.dedup_ms else (batch, Letters())
 
 
 def first_rows(job: Job, events: Decoded) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -106,7 +106,7 @@ def first_rows(job: Job, events: Decoded) -> tuple[NDArray[np.uint8], NDArray[np
     rows, verdicts = np.arange(len(events)), np.full(len(events), NEW, np.uint8)
     if not job.dedup_ms:
         return verdicts, rows
-    pairs = _bucket_pairs(job, prepare(job, events))
+    pairs = _bucket_pairs(job, ensure_digests(job, events))
     verdicts = judged(pairs)
     if np.count_nonzero(verdicts):
         _, firsts, numbers = np.unique(pairs[0], return_index=True, return_inverse=True)

@@ -94,11 +94,11 @@ class PartitionTime(NamedTuple):
         )  # fmt: skip
 
     def with_records(self, read: PartitionTime, active_ms: int) -> PartitionTime:
-        """Add the records since. Their times stay unconfirmed until enough records have reached them."""
+        """Add new records. A single one may have a wrong time: it stays unconfirmed until enough records reach it."""
         joined_time = self.joined(read, active_ms)
-        last_ms, support = self.last_ms, joined_time.support
+        last_ms, support = self.last_ms, joined_time.support  # support: parts of records (count, earliest time)
         if sum(count for count, _ in support) >= limits.SUPPORT_RECORDS_MIN:
-            last_ms, support = max(last_ms, _reached_by_share(support)), ()
+            last_ms, support = max(last_ms, _reached_by_share(support)), ()  # judged; new records start a new count
         unconfirmed_ms = max(joined_time.unconfirmed_ms, read.last_ms)
         return joined_time._replace(
             last_ms=last_ms,
@@ -109,22 +109,22 @@ class PartitionTime(NamedTuple):
     def at_clock(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
         """Return the time of the partition at a later clock `now_ms`: it may have reached times that were ahead of it.
 
-        With a backlog (unread records, further than `ahead_ms` from the clock), a reached time stays unconfirmed until
-        enough records have reached it, or the job ends. If the clock went back, the partition is active now.
+        With a backlog (unread records, and more than `ahead_ms` before the clock), a time stays unconfirmed until
+        enough records (`support`) have reached it: one wrong time would make the others late.
         """
-        time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)
-        if time.ahead_first_ms <= now_ms:  # almost never
+        time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)  # the clock went back
+        if time.ahead_first_ms <= now_ms:  # almost never: the clock has reached events dated ahead of it
             all_reached = time.ahead_last_ms <= now_ms
             time = time._replace(
                 unconfirmed_ms=max(time.unconfirmed_ms, time.ahead_last_ms if all_reached else time.ahead_first_ms),
                 ahead_first_ms=limits.TIME_MS_MAX if all_reached else time.ahead_last_ms,
                 ahead_last_ms=limits.TIME_MS_MIN if all_reached else time.ahead_last_ms,
             )
-        if time.unconfirmed_ms == limits.TIME_MS_MIN and not time.support:  # almost always
+        if time.unconfirmed_ms == limits.TIME_MS_MIN and not time.support:  # almost always: nothing to confirm
             return time
         has_backlog = time.is_behind and ahead_ms is not None and time.last_ms < now_ms - ahead_ms
         if has_backlog and now_ms < NO_CLOCK and not is_end:
-            return time
+            return time  # more records must confirm its time
         return time._replace(
             last_ms=max(time.last_ms, time.unconfirmed_ms), unconfirmed_ms=limits.TIME_MS_MIN, support=()
         )
@@ -150,8 +150,8 @@ def times_json(times: Mapping[str, PartitionTime]) -> dict[str, list[Any]]:
 def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, is_behind: bool) -> PartitionTime:
     """Return how far a partition was read, from the times of its new events, int64[N].
 
-    Events up to `ahead_ms` ahead of the clock `now_ms` are kept apart; None: all count. If the partition has unread
-    records (`is_behind`), the events are counted by time (`support`), because the time of one event proves little.
+    Events up to `ahead_ms` ahead of the clock `now_ms` do not count yet; None: all count. If the partition has unread
+    records (`is_behind`), it moves only to a time that enough events have reached, so they are counted (`support`).
     """
     last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else limits.TIME_MS_MIN
     if ahead_ms is None or last_ms <= now_ms:
@@ -166,17 +166,18 @@ def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, 
 
 
 def _counts_by_time(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """Divide records by time into a few parts, the latest first: (count, earliest time), so many confirm that time."""
-    count = len(time_ms)
-    if count >= limits.SUPPORT_RECORDS_MIN:  # then the time that a share of 1 / SUPPORT_SHARE reaches is enough
-        share = count // limits.SUPPORT_SHARE + 1
-        places = [count - 2 * share, count - share]
-        second_ms, first_ms = np.partition(time_ms, places)[places].tolist()
-        return (share, first_ms), (share, second_ms), (count - 2 * share, int(time_ms.min()))
-    part = max(-(-count // limits.SUPPORT_PARTS), 1)
-    ordered = np.sort(time_ms)[::-1].tolist()
-    ends = [*range(part, count, part), count] if count else []
-    return tuple((end - begin, ordered[end - 1]) for begin, end in zip([0, *ends], ends, strict=False))
+    """Divide records by time into a few parts, the latest first: (number, earliest time). A partition moves to a time
+    only if enough records have reached it, and the parts are a summary to judge that by."""
+    records_count = len(time_ms)
+    if records_count >= limits.SUPPORT_RECORDS_MIN:  # enough to judge now, by the latest 1 / SUPPORT_SHARE of them
+        part_size = records_count // limits.SUPPORT_SHARE + 1
+        ranks = [records_count - 2 * part_size, records_count - part_size]  # where the two latest parts begin
+        second_ms, latest_ms = np.partition(time_ms, ranks)[ranks].tolist()
+        return (part_size, latest_ms), (part_size, second_ms), (records_count - 2 * part_size, int(time_ms.min()))
+    part_size = max(-(-records_count // limits.SUPPORT_PARTS), 1)  # too few to judge: parts of equal size
+    latest_first = np.sort(time_ms)[::-1].tolist()
+    ends = [*range(part_size, records_count, part_size), records_count] if records_count else []
+    return tuple((end - begin, latest_first[end - 1]) for begin, end in zip([0, *ends], ends, strict=False))
 
 
 def _reached_by_share(support: Sequence[tuple[int, int]]) -> int:
@@ -243,28 +244,29 @@ def merge_times(
     before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int, watermark_ms: int = limits.TIME_MS_MIN,
     ahead_ms: int | None = None,
 ) -> PartitionTimes:  # fmt: skip
-    """Add the times of new records to the earlier times of the partitions. Times only grow. `ahead_ms` is as in Job.
+    """Add the times of new records to the earlier times of the partitions. Times only grow.
 
-    The watermark does not wait for a partition that has not been active for `idle_ms`. A partition is active now if it
-    is or was behind (has unread records), or is new. Otherwise its active time moves by as much as its events' time, so
-    that a trickle of old events does not hold up the others. An event before `watermark_ms` is late and does not count.
-    If all partitions were idle and one has new records, all are active. At the end of the job none is.
+    The watermark does not wait for a partition that was last active (`active_ms`) more than `idle_ms` ago. A partition
+    that has or had unread records (`is_behind`), or is new, is active now. Otherwise `active_ms` moves as much as the
+    time of its events, so that a trickle of old events does not hold up the others. An event before `watermark_ms` is
+    late and does not count. `ahead_ms`: events may be dated so far ahead of the clock.
     """
-    now_ms, counts_ms = read.now_ms, max(watermark_ms, limits.TIME_MS_MIN + 1)
+    now_ms, on_time_ms = read.now_ms, max(watermark_ms, limits.TIME_MS_MIN + 1)
     after = {name: time.at_clock(now_ms, ahead_ms) for name, time in before.items()}
-    was_silent = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
-    is_silent = True
+    were_all_idle = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
+    is_nothing_new = True
     for name, time in read.partitions.items():
         earlier = after.get(name, time)
         active_ms = now_ms
         if name in after and not (earlier.is_behind or time.is_behind):
-            moved_ms = max(0, time.latest_ms - earlier.latest_ms) if time.latest_ms >= counts_ms else 0
+            moved_ms = max(0, time.latest_ms - earlier.latest_ms) if time.latest_ms >= on_time_ms else 0
             active_ms = min(now_ms, earlier.active_ms + moved_ms)
-            is_silent = is_silent and time.latest_ms < counts_ms
+            is_nothing_new = is_nothing_new and time.latest_ms < on_time_ms
         else:
-            is_silent = False
+            is_nothing_new = False
         after[name] = after.get(name, _UNREAD).with_records(time, active_ms).at_clock(now_ms, ahead_ms)
-    if read.is_end or (was_silent and not is_silent):
+    # After an outage one partition has records before the others, so all are active. At the end none is waited for.
+    if read.is_end or (were_all_idle and not is_nothing_new):
         active_ms = now_ms - idle_ms - 1 if read.is_end else now_ms
         after = {name: time._replace(active_ms=active_ms) for name, time in after.items()}
         after = {name: time.at_clock(now_ms, is_end=True) for name, time in after.items()} if read.is_end else after

@@ -21,13 +21,13 @@ def watermark_at_end(job: Job, last_ms: int, now_ms: int, cut_ms: int | None = N
 
     A window covers the times before its deadline. So all windows whose deadline is at or before the last event are
     certain. `now_ms` is the clock, which no watermark passes unless the job takes events from any distance ahead.
-    `cut_ms`: a live job goes on from there.
+    `cut_ms`: a live job continues with the events from this time on.
     """
     if cut_ms is not None:
         return cut_ms - 1  # the live job may get an event of the very time of the cut
-    if job.to_the_end:
+    if job.to_the_end:  # all windows close, even if they end after the last event
         return TIME_MS_MAX
-    clock_ms = TIME_MS_MAX if job.ahead_ms is None else now_ms
+    clock_ms = TIME_MS_MAX if job.ahead_ms is None else now_ms  # None: events may be dated any distance ahead
     return min(job.ends_ms if job.ends_ms < TIME_MS_MAX else last_ms, clock_ms)
 
 

@@ -172,7 +172,7 @@ def _places(batch: EventBatch, rows: Int64) -> tuple[Int64, Int64]:
 
 
 # Every level receives the source events; only the first one counts them.
-_OF_FIRST_LEVEL = ("late_events", "duplicates", "reused_ids", "events_without_rule")
+_COUNTED_AT_FIRST_LEVEL = ("late_events", "duplicates", "reused_ids", "events_without_rule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +196,18 @@ class LevelTask:
 
 
 def match_level(task: LevelTask, portion: Portion) -> MatchOutput:
-    """Match the due events of some key groups (`portion`) with one level of rules: steps 4 to 7 of a micro-batch
-    (step.py does the others). Rules of a level read events that lower levels produce. Raises: StateError, StoreError.
+    """Match the due events (before the watermark) of some key groups (`portion`) with the rules of one level: steps 4
+    to 7 of a micro-batch. These rules read events that lower levels produce. Raises: StateError, StoreError.
     """
     output = MatchOutput(since_ms=task.since_ms)
     due_batches: dict[int, list[EventBatch]] = {}
     for arrivals, events in zip(portion.ports.parts, portion.events, strict=True):
         # step 4: drop duplicates
-        new, reused = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
+        first_seen, reused_ids = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
         # step 5: set late events aside
-        output.events_aside += reused
-        on_time = split_late(task.job, new, task.before_ms, output)
-        # step 6: find the due events
+        output.events_aside += reused_ids  # the id came before with other content
+        on_time = split_late(task.job, first_seen, task.before_ms, output)
+        # step 6: find the due events; count the ones that belong before the last matched event
         if task.last_event is not None:
             for number, batch in on_time.items():
                 ties = out_of_order(batch, task.before_ms, task.last_event)
@@ -217,9 +217,9 @@ def match_level(task: LevelTask, portion: Portion) -> MatchOutput:
             due_batches.setdefault(number, []).append(batch)
     # step 7: match
     _match_domains(task, portion.ports, due_batches, output)
-    if task.level > 0:
+    if task.level > 0:  # the first level has reported the same source events
         output.events_aside.clear()
-        for name in _OF_FIRST_LEVEL:
+        for name in _COUNTED_AT_FIRST_LEVEL:
             output.counters.pop(name, None)
     return output
 

@@ -108,16 +108,16 @@ def with_marks(
 
 
 def remember_marks(last_alerts: LastAlerts, marks: Marks) -> int:
-    """Store marks (by key, times of unreadable events) in the last alerts. Return how many keys a limit left out."""
+    """Store times of unreadable events by key, to flag the key's next alerts. Return how many keys found no room."""
     lost_count = 0
-    for name_key, times in marks.items():
-        mark = last_alerts.last.get(name_key)
+    for mark_key, times in marks.items():
+        mark = last_alerts.last.get(mark_key)  # a mark is stored as if it were a rule's last alert
         if mark is None and last_alerts.marks_count >= MARKS_MAX:
             lost_count += 1
             continue
         for time_ms in times:
-            mark = _extended(mark, time_ms)
-        last_alerts.put({name_key: mark})
+            mark = _add_to_mark(mark, time_ms)
+        last_alerts.put({mark_key: mark})
     return lost_count
 
 
@@ -134,7 +134,7 @@ def _covers(mark: LastAlert | None, time_ms: int) -> bool:
     return first_ms <= time_ms < last_ms + for_ms or before_ms <= time_ms < before_ms + for_ms
 
 
-def _extended(mark: LastAlert | None, time_ms: int) -> LastAlert:
+def _add_to_mark(mark: LastAlert | None, time_ms: int) -> LastAlert:
     if mark is None:
         return time_ms, MARK_MS, TIME_MS_MIN, float(time_ms)
     last_ms, _, before_ms, first_ms = mark

@@ -64,7 +64,7 @@ class Rejections:
     """The number of records, how many of them were rejected, how many by code, and examples."""
 
     records: int
-    count: int
+    rejected_count: int
     by_code: Mapping[str, int]
     dead_letters: Sequence[Mapping[str, Any]]
 
@@ -90,15 +90,15 @@ class Rejections:
 
     @property
     def share(self) -> float:
-        return self.count / self.records if self.records else 0.0
+        return self.rejected_count / self.records if self.records else 0.0
 
     def is_above(self, share_max: float) -> bool:
         """Return True if too large a share of the records was rejected, or if no record was accepted."""
-        return self.share > share_max or self.count >= self.records
+        return self.share > share_max or self.rejected_count >= self.records
 
     def summary(self) -> str:
         """Return the count, the share and the most frequent reason in one sentence."""
-        text = f"{self.count:,} of {self.records:,} records ({self.share:.2%}) were rejected"
+        text = f"{self.rejected_count:,} of {self.records:,} records ({self.share:.2%}) were rejected"
         if not self.dead_letters:
             return text
         first = self.dead_letters[0]
@@ -119,12 +119,12 @@ class Rejections:
         )
 
     def lines(self, limit: str, share_max: float) -> list[str]:
-        """Write a line with an example for each reason, and the verdict; `limit` names the setting of the share."""
+        """Write an example for each reason, and the verdict on the share of rejected records. `limit`: its setting."""
         if not self.records:
             return ["no record was read; see that the path or topic has events"]
-        if not self.count:
+        if not self.rejected_count:
             return []
-        lines, counted = [], set()
+        lines, counted = [], set()  # counted: codes whose number of records is said already
         for letter in self.dead_letters:
             code = letter["code"]
             times = "also" if code in counted else f"{self.by_code[code]:,} times"
@@ -135,7 +135,7 @@ class Rejections:
     def verdict(self, limit: str, share_max: float) -> str:
         """Return the count and the share, and whether that is more than the limit allows."""
         verdict = f", more than {limit} {share_max:g} allows" if self.is_above(share_max) else ""
-        return f"{self.count:,} of {self.records:,} records ({self.share:.2%}) were rejected{verdict}"
+        return f"{self.rejected_count:,} of {self.records:,} records ({self.share:.2%}) were rejected{verdict}"
 
 
 NO_REJECTIONS = Rejections(0, 0, {}, ())

@@ -200,16 +200,16 @@ def change_rules(
 ) -> Change:
     """Apply control records to a copy of a rulebook, in order. `seen_ms`: no key group has matched a later event.
 
-    The first change also has the audit lines about the rules that the job begins with; `trail` is the end of the audit.
+    The first change also has the audit lines about the rules that the job begins with, or about new signers.
     """
-    rulebook, first = before.rulebook.copy(), tuple[bytes, ...]()
+    rulebook, first_audit_lines = before.rulebook.copy(), tuple[bytes, ...]()
     if has_new_signers(rulebook):
-        first = tuple(note_signers(rulebook))
+        first_audit_lines = tuple(note_signers(rulebook))
     elif lacks_initial_audit(rules, before):
-        rulebook.trail, first = _initial(rules).trail, _initial(rules).audit
+        rulebook.trail, first_audit_lines = _initial(rules).trail, _initial(rules).audit
     dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, rules.job.latest_ms(now_ms))
     after = _remember(rules, rulebook)
-    return Change(after, (*first, *dead_letters), counters, heartbeat_ms)
+    return Change(after, (*first_audit_lines, *dead_letters), counters, heartbeat_ms)
 
 
 def lacks_initial_audit(rules: JobRules, rulebook: NamedRulebook) -> bool:

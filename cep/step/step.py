@@ -33,7 +33,7 @@ from cep.engine.advance import Evicted
 from cep.rulebook.suppression import LastAlerts, Policies, Suppression, count_suppressed, suppress_alerts
 from cep.sinks.json_form import json_lines
 from cep.step import event_time
-from cep.step.duplicates import prepare
+from cep.step.duplicates import ensure_digests
 from cep.step.job import ARRIVAL, Job, add_counts, nonzero
 from cep.step.level import LastEvent, LevelTask, last_matched, match_level
 from cep.step.marks import NO_MARKS, Marks, remember_marks, with_marks
@@ -153,11 +153,11 @@ def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
 
 
 def _move_times(job: Job, progress: Progress, read: event_time.TimesRead, before_ms: int) -> Progress:
-    """Return the progress with the times of a reading: partition times, watermark and heartbeat."""
+    """Return the progress with the times of a reading: partition times, watermark (before: `before_ms`), heartbeat."""
     times = event_time.merge_times(progress.times, read, job.idle_ms, before_ms, job.ahead_ms)
     moved_ms = event_time.watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
     heartbeat_ms = progress.heartbeat_ms
-    # Records before a heartbeat in the source are a backlog, and must not become late by it.
+    # A heartbeat moves the watermark without an event. It waits for unread records (`is_behind`): they would be late.
     if not any(time.is_behind for time in times.values()):
         moved_ms, heartbeat_ms = max(moved_ms, heartbeat_ms), TIME_MS_MIN
     return replace(
@@ -167,7 +167,7 @@ def _move_times(job: Job, progress: Progress, read: event_time.TimesRead, before
 
 
 def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
-    types, whole = job.schema.columns(), prepare(job, concat_decoded(job.schema, produced))
+    types, whole = job.schema.columns(), ensure_digests(job, concat_decoded(job.schema, produced))
     joined: dict[int, list[EventBatch]] = {number: list(batches) for number, batches in events.items()}
     for number, domain in enumerate(job.domains):
         batch, _ = route(whole, domain, types)

@@ -14,7 +14,7 @@ from cep.columnar.decode import Decoded, route
 from cep.columnar.redact import redact, shown_keys
 from cep.kernels.layout import Int64
 from cep.step.dead_letters import ahead_dead_letters, bounded_equals, dead_letter
-from cep.step.duplicates import prepare
+from cep.step.duplicates import ensure_digests
 from cep.step.job import Job
 from cep.step.marks import Marks, keys_of_flawed, marks_of
 from cep.step.rejections import poison_counts
@@ -57,7 +57,7 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
         counters["events_before_start"] = int((decoded.time_ms < job.begins_ms).sum())
         counters["events_after_end"] = int((decoded.time_ms >= job.ends_ms).sum())
         decoded = decoded.between(job.begins_ms, job.ends_ms)
-    decoded = prepare(job, decoded)
+    decoded = ensure_digests(job, decoded)  # of id and content, to find duplicates
     types = job.schema.columns()
     batches = []
     for domain in job.domains:
@@ -65,10 +65,10 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
         if without_key:
             counters[f"unkeyed[{','.join(domain)}]"] += without_key
         batches.append(batch)
-    keys = keys_of_flawed(decoded, job.domains, batches)
-    for poison in decoded.poison:
+    keys = keys_of_flawed(decoded, job.domains, batches)  # the keys of events with unreadable values
+    for poison in decoded.poison:  # records with an unreadable part
         more = {"keys": shown_keys(job.schema, keys[poison.event_id, poison.time_ms])} if poison.bad_values else None
         dead_letters.append(dead_letter(redact(job.schema, poison), more))
     counters.update(poison_counts(decoded.poison))
-    letters = tuple(bounded_equals(dead_letters, counters))
+    letters = tuple(bounded_equals(dead_letters, counters))  # few of equal ones
     return ValidEvents(tuple(batches), letters, counters, decoded.time_ms, marks_of(keys))

@@ -140,8 +140,8 @@ def test_why_not(case: Case, place: Path, output_of: OutputOf) -> None:
         for events in sources(case, place):
             answer = rules.why_not("small_then_large", key, events, **case.python)
             assert str(answer) == str(expected)
-            assert answer.rejections.by_code.get("reused_id", 0) == answer.rejections.count
-            assert (answer.rejections.count > 0) == case.has_rejections
+            assert answer.rejections.by_code.get("reused_id", 0) == answer.rejections.rejected_count
+            assert (answer.rejections.rejected_count > 0) == case.has_rejections
         output_of.read()
         run(place, *command, key, flags=case.flags)
         printed = output_of.read()

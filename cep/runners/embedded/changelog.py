@@ -64,9 +64,9 @@ _NUMBER, _LENGTH = struct.Struct(">Q"), struct.Struct(">I")
 _LIST_PART_BYTES = 1 << 20
 _LOOK_BACK, _LOOK_BACK_MORE = 500, 20  # offsets from the end at which the last commit is looked for, and times more
 _NAME_BYTES_MAX = 200  # of a list: its file has this name
-_MARK, _PARTS_FORMAT = b"cep in parts", 1
+_IN_PARTS, _PARTS_FORMAT = b"cep in parts", 1
 _TELL_S = 5.0  # between two lines about how far the topic was read
-_MARKED = struct.Struct(f">{len(_MARK)}sHI")
+_PARTS_VALUE = struct.Struct(f">{len(_IN_PARTS)}sHI")
 
 
 class Carrier(Protocol):
@@ -102,17 +102,17 @@ class Changelog:
         self, topic: str, settings: KafkaSettings, carrier: Carrier,
         report_read: Callable[[int, int], None] = lambda *_: None, job: str = "",
     ) -> None:  # fmt: skip
-        """Read and write nothing yet. `carrier` writes the entries; `report_read` gets (offsets read, all offsets)."""
+        """Begin to copy a store to `topic` by means of the sink `carrier`. `report_read` gets (offsets read, all)."""
         self.topic = topic
         self._settings = settings
         self._carrier = carrier
         self._report_read = report_read
         self._job = job.encode()
         self._progress = _Progress()
-        self._pending: dict[bytes, bytes | None] = {}  # changes that no delivery has sent; None: the entry is gone
+        self._pending: dict[bytes, bytes | None] = {}  # changes for the next delivery; None: the entry is gone
         self.pending_bytes = 0
-        self._pending_commits: list[int] = []  # whose changes are pending
-        self._delivered_commits: list[int] = []  # that the topic has, while the store still lists their changes
+        self._pending_commits: list[int] = []  # commits whose changes are pending
+        self._delivered_commits: list[int] = []  # sent; the next commit drops their lists of changes
         self._has_identity = False  # True once the store has the names of the topic and of the job
         self._sent_lists: dict[str, int] = {}  # name of a list → number of its parts in the topic
         self._parts_counts: dict[bytes, int] = {}  # store key → parts, of large entries that the topic has in parts
@@ -158,13 +158,13 @@ class Changelog:
     def _entry(self, key: bytes, entries: Mapping[bytes, bytes | None]) -> bytes | None:
         """Return the whole value of a key; None if `entries` lack it or one of its parts."""
         value = entries.get(key)
-        if value is None or not value.startswith(_MARK):
+        if value is None or not value.startswith(_IN_PARTS):
             return value
         parts = [entries.get(_part_key(key, part)) for part in range(self._parts_count_of(value))]
         return None if None in parts else b"".join(part for part in parts if part is not None)
 
     def follow(self, store: DurableStore, lists_folder: Path) -> int:
-        """Write new committed records into the store; return their end. Raises: UsageError, SourceError, StateError."""
+        """Copy new records of the topic into `store`. Return the offset after them. Raises: UsageError, CepError."""
         progress, offset_range = self._progress, self._topic_range()
         if progress.offset is not None:
             offset_range = replace(offset_range, start=min(progress.offset, offset_range.end))
@@ -180,13 +180,13 @@ class Changelog:
                     batch.delete(key)
                 else:
                     batch.put(key, value)
-                if value is not None and value.startswith(_MARK):  # for a large entry: its parts have other keys
+                if value is not None and value.startswith(_IN_PARTS):  # a large entry: its parts have other keys
                     progress.parts_counts[key] = self._parts_count_of(value)
                 else:
                     progress.parts_counts.pop(key, None)
-                if key == HEAD:
+                if key == HEAD:  # the record of a commit
                     progress.committed_ms = int(time_ms)
-                elif key == _JOB and value != self._job:
+                elif key == _JOB and value != self._job:  # the name of the job that writes the topic
                     raise self._other_job_error(value or b"")
             store.write(batch)
             progress.offset = records.column("offset")[-1].as_py() + 1
@@ -196,9 +196,9 @@ class Changelog:
 
     def _parts_count_of(self, marked: bytes) -> int:
         """Return the number of parts that an entry in parts has. Raises: StateCorruptError, StateFormatError."""
-        if len(marked) != _MARKED.size:
+        if len(marked) != _PARTS_VALUE.size:
             raise StateCorruptError(f"topic {self.topic} has an entry in parts that does not say how many")
-        _, format_, count = _MARKED.unpack(marked)
+        _, format_, count = _PARTS_VALUE.unpack(marked)
         if format_ != _PARTS_FORMAT:
             raise StateFormatError(
                 f"topic {self.topic} has entries in parts of format {format_}, this build reads {_PARTS_FORMAT}: start "
@@ -224,12 +224,12 @@ class Changelog:
         store.delete_range(_PARTS)
 
     def resume(self, store: DurableStore, lists: ListStore) -> None:
-        """Continue from a store that has commits: write all of it to an empty topic, and collect its unsent changes.
+        """Continue from a store that has commits: copy it to a topic that is empty, and collect its unsent changes.
 
         Raises: UsageError for a topic with other contents; SinkError, SourceError, StoreError.
         """
         ask_in_time(self._carrier.open)
-        for key, value in store.scan(_PARTS_COUNTS):  # large entries are sent in parts: store key → how many
+        for key, value in store.scan(_PARTS_COUNTS):  # in how many parts the topic has a large entry
             (self._parts_counts[split_key(key).item],) = _LENGTH.unpack(value)
         if next(read_range(self._settings, self._topic_range(), rows_max=1), None) is None:
             # The store is marked first: if the job ends in between, the next start finds the topic empty again.
@@ -240,7 +240,7 @@ class Changelog:
             store_entries = chain.from_iterable(
                 self._split_large({key: value}, counts).items()
                 for key, value in store.scan(ALL_KEYS)
-                if not _is_bookkeeping(key)
+                if not _is_only_local(key)
             )
             self._carrier.write_alone(self.topic, chain(list_entries, store_entries, [(_TOPIC, self.topic.encode())]))
             store.write(counts)
@@ -252,7 +252,7 @@ class Changelog:
         for key, value in store.scan(_CHANGED):
             self._pending_commits.append(_NUMBER.unpack(split_key(key).item)[0])
             keys.update(dict.fromkeys(_unpack_keys(value)))
-        # The store lacks the keys of parts, so a part is removed, unless the present value has it again.
+        # Keys of parts are not in the store: None removes the part, and `_split_large` adds the present parts again.
         changes = dict(zip(keys, store.multi_get(list(keys)), strict=True))
         self._add_pending(self._split_large(changes, WriteBatch()))
 
@@ -275,8 +275,8 @@ class Changelog:
             raise UsageError(f"topic {self.topic} has {len(last)} partitions; a changelog has one, and so one order")
         return OffsetRange(self.topic, 0, first[0], last[0])
 
-    def collect(self, batch: WriteBatch, store: DurableStore, lists: ListStore, number: int) -> None:
-        """Collect the changes in the batch of a commit, and add the list of their keys to it, for a later start."""
+    def collect(self, batch: WriteBatch, store: DurableStore, lists: ListStore, commit_number: int) -> None:
+        """Collect a commit's changes for the topic. A list of their keys in `batch` lets a later start send them."""
         changes = self._split_large(_changed_entries(batch, store), batch)
         if not self._has_identity:  # the first commit of this process
             self._has_identity = True
@@ -284,10 +284,10 @@ class Changelog:
                 changes[key] = value
                 batch.put(key, value)
         for delivered in self._delivered_commits:
-            batch.delete(_commit_key(delivered))
+            batch.delete(_commit_key(delivered))  # its list of keys
         self._delivered_commits = []
-        batch.put(_commit_key(number), _pack_keys(changes))
-        self._pending_commits.append(number)
+        batch.put(_commit_key(commit_number), _pack_keys(changes))
+        self._pending_commits.append(commit_number)
         names = set(lists.names())
         for name in names - self._sent_lists.keys():  # new lists; a list never changes under its name
             changes.update(self._list_entries(lists, name))
@@ -316,7 +316,7 @@ class Changelog:
             data, before = large.get(key, b""), self._parts_counts.pop(key, 0)
             count = -(-len(data) // CHANGELOG_PART_BYTES)
             if count:
-                changes[key], self._parts_counts[key] = _MARKED.pack(_MARK, _PARTS_FORMAT, count), count
+                changes[key], self._parts_counts[key] = _PARTS_VALUE.pack(_IN_PARTS, _PARTS_FORMAT, count), count
                 counts.put(_parts_count_key(key), _LENGTH.pack(count))
             else:
                 counts.delete(_parts_count_key(key))
@@ -354,7 +354,7 @@ def _changed_entries(batch: WriteBatch, store: DurableStore) -> dict[bytes, byte
     return entries
 
 
-def _is_bookkeeping(key: bytes) -> bool:
+def _is_only_local(key: bytes) -> bool:
     return key in (_TOPIC, _JOB) or any(reserved.begin <= key < reserved.end for reserved in (_CHANGED, _PARTS_COUNTS))
 
 

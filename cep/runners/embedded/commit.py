@@ -153,8 +153,8 @@ class Commits:
     ) -> None:  # fmt: skip
         """Open the store: of the last commit on this disk, or of the newest whole checkpoint (a copy), or an empty one.
 
-        `on_step` gets the name of each step of the protocol before it. `on_failed` gets the reason if a checkpoint
-        fails and the job continues. Raises: UsageError, StateError.
+        `on_step` gets the name of each step of a start or a commit before it. `on_failed` gets the reason if
+        a checkpoint fails and the job continues. Raises: UsageError, StateError.
         """
         self._settings = settings
         self._is_in_memory = settings.backend == "memory"
@@ -162,17 +162,17 @@ class Commits:
         self.refused: tuple[str, ...] = ()  # checkpoints that could not be used
         self.from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
         self._on_step = on_step
-        self._changelog = changelog
-        self._numbers = Numbers()
+        self._changelog = changelog  # copies the store to a Kafka topic
+        self._numbers = Numbers()  # the last commit's number, and the store's name
         self.totals: Counter[str] = Counter()
         self.batch_id = 0  # of the next micro-batch, for the job's whole life
-        self.head: Head | None = None  # None: the job begins
+        self.head: Head | None = None  # the record of the last commit; None: the job begins
         self.deliveries = Deliveries(self._numbers, self.totals, changelog, on_step)
         self.checkpoints: CheckpointCopies | None = None  # None: the job has no folder, and does not commit
-        # True once all output is delivered and in a checkpoint; False if the process ends while some of it waits; None
-        # while the job works, and after an error.
-        self._is_complete: bool | None = None
-        # The files of lists, in the same folder next to the store as in a checkpoint.
+        # True: all output is delivered and in a checkpoint. False: the process ends while sinks lack some of it. None:
+        # the job works, or had an error.
+        self._is_all_delivered: bool | None = None
+        # The files of lists are in the folder `BESIDE` next to the store, as in a checkpoint.
         self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / BESIDE)
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
@@ -188,14 +188,14 @@ class Commits:
     def _open(
         self, folder: Path, on_checkpoint: Callable[[int], None], on_failed: Callable[[StoreError], None]
     ) -> tuple[DurableStore, CheckpointCopies]:
-        """Open the store, and find out whether sinks may have later alerts (`from_checkpoint_ms`)."""
+        """Open the store. If it is an older copy, sinks may have later alerts: then set `from_checkpoint_ms`."""
         # Step R1 of a start: open.
         self._on_step("R1")
         settings = self._settings
         (folder / DELIVERED).unlink(missing_ok=True)  # the file says that the last process ended in order
         opened = open_store(settings, folder, self._changelog)
-        self.head, self.refused, restored = opened.head, opened.refused, opened.restored
-        # In memory the newest checkpoint is the last commit, and no sink got later alerts.
+        self.head, self.refused, restored = opened.head, opened.refused, opened.restored  # refused: unusable copies
+        # A store in memory commits with a checkpoint: if the newest one could be used, no sink has later alerts.
         if restored is not None and (not self._is_in_memory or restored.refused):
             self.from_checkpoint_ms = restored.manifest.created_ms
         if opened.replayed_ms is not None:  # the store was read from the changelog, up to that time
@@ -324,7 +324,7 @@ class Commits:
             self.finish(wait=True)  # an earlier checkpoint
             self.checkpoint(engine)
             self.finish(wait=True)
-        self._is_complete = True
+        self._is_all_delivered = True
 
     def leave(self, engine: Engine, sources: Sources, outlets: Outlets, wait_s: float) -> bool:
         """Stop: commit everything, deliver as much as the sinks accept within `wait_s`, and then take a checkpoint.
@@ -341,7 +341,7 @@ class Commits:
             self.checkpoint(engine)
             is_over = not wait(self._futures(), max(0.0, deadline_s - time.monotonic())).not_done
             self.finish(wait=False)
-        self._is_complete = is_over
+        self._is_all_delivered = is_over
         if not is_over:  # clients in the middle of a write must not be closed
             outlets.left_unfinished.set()
         return is_over
@@ -357,11 +357,11 @@ class Commits:
         is_committed = False
         while True:
             try:
-                self.finish(wait=False)
-            except SinkAwayError:  # it has given up; the other sinks go on
+                self.finish(wait=False)  # note the deliveries that are over
+            except SinkAwayError:  # one sink's delivery has given up; the other deliveries continue
                 if deadline_s is None:
                     raise
-            # A commit starts deliveries: of later alerts, once the delivery before is over.
+            # A delivery starts with a commit: commit again if alerts wait and the earlier delivery is over.
             if not is_committed or self.deliveries.needs_commit:
                 is_committed = self.begin(engine, sources, outlets) or is_committed
             futures = self._futures()
@@ -379,16 +379,16 @@ class Commits:
             mark_damaged(self._settings.folder)
 
     def close(self) -> None:
-        """Wait for background work unless a sink hangs, close the store, and note in the folder an end in order."""
+        """Wait for background work unless a sink hangs, close the store, and note in the folder if all is delivered."""
         folder, checkpoints = self._settings.folder, self.checkpoints
-        waits = self._is_complete is not False  # False: the process leaves deliveries that still hang
+        waits = self._is_all_delivered is not False  # False: deliveries hang, and are left; None: an error
         self._log.close()
         self.deliveries.close(wait=waits)
         if checkpoints is not None and waits:
             checkpoints.close()
         with suppress(StateError):  # if the disk was full, this reports it again; the commits exist
             self.store.close()
-        if folder is not None and checkpoints is not None and checkpoints.last is not None and self._is_complete:
+        if folder is not None and checkpoints is not None and checkpoints.last is not None and self._is_all_delivered:
             with suppress(OSError):  # without this file, a savepoint asks for another orderly end
                 replace_file(folder / DELIVERED, str(checkpoints.last.number).encode())
         self._lock.close()

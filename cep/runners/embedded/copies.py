@@ -75,20 +75,20 @@ class CheckpointCopies:
         self._copying, self._began_s = (self._numbers.last, copying), time.monotonic()
 
     def finish(self, *, wait: bool) -> None:
-        """Note the end of a checkpoint, or wait for it. Raises: StoreError for a store in memory, without a disk."""
+        """Note the end of a checkpoint, or wait for it. Raises: StoreError if the store is in memory only."""
         if self._copying is None or not (wait or self._copying[1].done()):
             return
-        (number, copying), self._copying = self._copying, None
+        (commit_number, copying), self._copying = self._copying, None
         try:
             self.last = copying.result()
         except StoreError as error:
             if self._is_in_memory:
                 raise
-            self.last, self.error = None, error
+            self.last, self.error = None, error  # only reported: the commits are on this disk
             self._totals["checkpoints_failed"] += 1
             self._on_failed(error)
         else:
-            self._checkpointed_commit, self.error = number, None
+            self._checkpointed_commit, self.error = commit_number, None
             self._at_risk_since_s = self._began_s if self.lacks_commits else None  # later commits, if any
 
     def close(self) -> None:

@@ -163,12 +163,12 @@ class Deliveries:
         self, queue: DeliveryQueue, commits: Sequence[int], number: int, waits: Sequence[Future[Any]],
         changelog: Changelog | None = None,
     ) -> None:  # fmt: skip
-        """Start the delivery of commits to a sink in the background, after `waits`. A sink takes each `number` once.
+        """Start the delivery of commits to a sink in the background, after `waits`. A sink ignores a repeated `number`.
 
         With a `changelog` the sink is Kafka: one transaction has the alerts and the changes of the store.
         """
         items, outlets = [self.undelivered.commits[commit] for commit in commits], self._outlets
-        entries, changed = ([], ()) if changelog is None else changelog.take_pending()
+        entries, changed_commits = ([], ()) if changelog is None else changelog.take_pending()
         assert outlets is not None, "a queue exists for each outlet"
 
         def deliver() -> Sequence[str]:
@@ -177,10 +177,10 @@ class Deliveries:
             if changelog is not None:
                 changelog.add_to_next_write(entries)
             self._deliver(outlets, queue, items, number)
-            place = queue.outlet.sink.place() if isinstance(queue.outlet.sink, RecallingSink) else ""
-            return [place] if place else []  # such as an offset, from which the sink can report later alerts
+            sink_position = queue.outlet.sink.place() if isinstance(queue.outlet.sink, RecallingSink) else ""
+            return [sink_position] if sink_position else []  # after which the sink can report later alerts
 
-        queue.begin(number, commits[-1] if commits else number, deliver, changed)
+        queue.begin(number, commits[-1] if commits else number, deliver, changed_commits)
 
     def _deliver(self, outlets: Outlets, queue: DeliveryQueue, items: Sequence[Outgoing], number: int) -> None:
         self._on_step("4")

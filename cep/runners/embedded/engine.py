@@ -235,7 +235,7 @@ class Engine:
         return next_look_ms(self._progress.times, self.job.idle_ms, now_ms)
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Sequence[Mapping[KeyDomain, Program]]]:
-        """Find the pages in which a key may have runs, by key domain and level of rules, and the levels' programs."""
+        """Find the pages (stored runs of a few keys) that may have runs of a key, and the programs of each level."""
         keys = pa.array([key], TEXT)
         group = int(key_groups(keys, self.job.groups_count)[0])
         levels = self._programs()
@@ -243,7 +243,7 @@ class Engine:
         for level, share in self._shares.with_group(group):
             for domain, pages in zip(self.job.domains, share.pages, strict=True):
                 program = levels[level].get(domain)
-                page = None if program is None else pages.take(pages.slots(keys), program)[0]
+                page = None if program is None else pages.take(pages.slots(keys), program)[0]  # slots: numbers of pages
                 if page is not None:
                     stored.append(StoredPage(group, domain, encode_page(page)))
         return stored, levels

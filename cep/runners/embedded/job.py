@@ -102,12 +102,12 @@ def _has_at_once(lease: Lease, stop: threading.Event) -> bool:
 
 @dataclass
 class _Waiting:
-    """The signs that a process gives while it stands by."""
+    """The log lines and health of a standby: a process that follows the changelog topic until it may take over."""
 
     observed: Observed
     log: Log
     since_s: float | None = None
-    offset: int = field(default=-1, init=False)
+    offset: int = field(default=-1, init=False)  # in the topic; -1: not at its end yet
 
     def begin(self, topic: str) -> None:
         self.since_s = time.monotonic()
@@ -117,10 +117,10 @@ class _Waiting:
     def follow(self, offset: int) -> None:
         """Note that all up to an offset is here: the process is ready to take over."""
         if self.offset < 0:
-            self.observed.begin()
+            self.observed.begin()  # the process has its state
             self.log.tell("standby_ready", f"ready to take over: has the state up to offset {offset:,}", offset=offset)
         self.offset = offset
-        self.observed.idle()
+        self.observed.idle()  # it is alive
 
     def end(self) -> None:
         self.observed.measured({"standby": 0.0}, {})

@@ -129,14 +129,14 @@ def mark_damaged(folder: Path) -> None:
 
 
 def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | None = None) -> Opened:
-    """Open the job's store: a standby's, or the one of the last commit, the changelog or a checkpoint, or a new one.
+    """Open the first store that exists: a standby's, this disk's, the changelog's, a checkpoint's, or a new one.
 
     Raises: StateCorruptError if the store is damaged and there is no checkpoint; StateFormatError, StoreError.
     """
     target = remembered_target(folder, settings.target)
     working = folder / _STORE  # the local store's place
-    refused: tuple[str, ...] = ()
-    was_standby = changelog is not None and changelog.is_followed  # its store is nearly the changelog's
+    refused: tuple[str, ...] = ()  # damaged stores and checkpoints, with the reasons
+    was_standby = changelog is not None and changelog.is_followed  # then the changelog is newer than this disk
     followed_ms = _replay_changelog(settings, changelog, working) if was_standby else None
     if followed_ms is None:
         opened, refused = _open_local_store(settings, target, working, changelog)
@@ -152,7 +152,7 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
             "in a new folder"
         )
     shutil.rmtree(working, ignore_errors=True)
-    # A savepoint was restored into the folder, independent of the target of the job.
+    # The second place: a savepoint is restored into the job's folder, even if the job has another target.
     restored = restore(target, working) or restore(default_target(folder), working)
     if restored is not None:
         try:
@@ -166,21 +166,21 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
 
 
 def _replay_changelog(settings: StoreSettings, changelog: Changelog | None, working: Path) -> int | None:
-    """Replace the local store by the store of the changelog. Return the time of its last commit, None without one."""
+    """Replace the local store by the copy in the changelog topic. Return the time of its last commit, or None."""
     if changelog is None:
         return None
-    partial = followed_folder(working.parent)
+    incoming = followed_folder(working.parent)
     if not changelog.is_followed:  # the folder is not a standby's, which has read the changelog into it
-        shutil.rmtree(partial, ignore_errors=True)
-    with settings.open(partial / STORE_PART) as store:
-        replayed_ms = changelog.replay(store, lists_folder=partial / BESIDE)
+        shutil.rmtree(incoming, ignore_errors=True)
+    with settings.open(incoming / STORE_PART) as store:
+        replayed_ms = changelog.replay(store, lists_folder=incoming / BESIDE)
         head = read_head(store)
     if replayed_ms is not None and head is not None:
         shutil.rmtree(working, ignore_errors=True)
-        (partial / PAYLOAD).write_bytes(payload_of(head.lineage))  # says from which store this one began
-        partial.rename(working)
+        (incoming / PAYLOAD).write_bytes(payload_of(head.lineage))  # marks it as a copy of the store with this name
+        incoming.rename(working)
         return replayed_ms
-    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(incoming, ignore_errors=True)
     return None
 
 
@@ -189,8 +189,8 @@ def _open_local_store(
 ) -> tuple[tuple[DurableStore, Head] | None, tuple[str, ...]]:
     """Open the store on this disk: (store, last commit). None without a reason if it is old, with one if it is damaged.
 
-    Each store has a lineage, a random name. It is old if the newest checkpoint is of a store other than itself or the
-    one that it began from, so another process has gone on with the job. Raises: CepError.
+    A lineage is the random name of a store. This store is old if the newest checkpoint names another store
+    than this one and its source (in the file PAYLOAD): another process has continued the job. Raises: CepError.
     """
     if settings.backend == "memory" or not (working / STORE_PART).exists():
         return None, ()
@@ -207,7 +207,7 @@ def _open_local_store(
             return None, (f"the local store: {error}",)
         if head is None or newest_lineage not in (None, head.lineage, restored_lineage):
             return None, ()
-        if restored_lineage == head.lineage:  # a restored store without a commit of its own
+        if restored_lineage == head.lineage:  # a copy without a commit of its own: sinks may have later alerts
             return None, ()
         if changelog is not None and _is_older_than(head, changelog):  # another process has taken over
             return None, ()

@@ -104,7 +104,7 @@ class Pages:
     ) -> None:
         """Begin without pages (packed runs of a few keys) in memory. A slot is the number of a page among all of them.
 
-        `layout`: the key groups, how many the job has, and the pages of each.
+        `layout`: the key groups, how many the job has, and the pages of each. A deadline: when to look at a page again.
         """
         self._store = store
         self.shapes = shapes
@@ -120,11 +120,11 @@ class Pages:
         self.cached_bytes = 0
         self._is_recent = np.zeros(slots_count, bool)  # written since the clock's hand has passed, and kept in memory
         self._clock_hand = 0  # the slot at which the next search for pages to drop begins (CLOCK)
-        self._changed: set[int] = set()  # slots, since the last `save`
+        self._changed: set[int] = set()  # slots of pages that changed since the last `save`
         stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), entries.NEVER, np.int64)
         self._stretches = stretches  # the deadlines, in rows of _STRETCH slots
         self.deadlines = stretches.reshape(-1)[:slots_count]
-        # The earliest deadline of each stretch, or earlier than that.
+        # The earliest deadline of each stretch, or earlier than that: a search for due pages skips most stretches.
         self._earliest_ms = np.full(len(stretches), entries.NEVER, np.int64)
         self.changed_bytes = 0
         self.loads = 0
@@ -180,13 +180,13 @@ class Pages:
             slots, deadlines = slots[filled], deadlines[filled]
             pages = list(compress(pages, filled.tolist()))
         sizes = list(map(len, pages))
-        written = sum(sizes)  # of some tens of pages, as mostly, numpy would take longer to begin
+        written = sum(sizes)  # for the usual few tens of pages quicker than numpy
         self.cached_bytes += written - sum(self._sizes[slots].tolist())
         self.changed_bytes += written
         self._encoded[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
         self._changed.update(slots.tolist())
         self.deadlines[slots] = deadlines
-        np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)
+        np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)  # the earliest of each stretch of slots
 
     def drop(self) -> int:
         """Remove all pages and return how many runs were in them. Raises: StateError."""
@@ -261,12 +261,12 @@ class MatchedPages:
         touched_slots: Int64 = np.array(sorted({*slots.tolist()}), np.int64) if is_few else np.unique(slots)
         if self._open is not None:
             open_slots, _, _ = self._open
-            of_both = np.union1d(touched_slots, open_slots)
-            # Open pages that these keys do not need stay open, and are taken along, if they are fewer than the others.
-            if len(of_both) - len(touched_slots) > len(open_slots) // 2:
+            needed_or_open = np.union1d(touched_slots, open_slots)
+            # All open pages stay open, unless these keys do not need more than half of them.
+            if len(needed_or_open) - len(touched_slots) > len(open_slots) // 2:
                 self.close()
             else:
-                touched_slots = of_both
+                touched_slots = needed_or_open
         due = [first + part.due(watermark_ms) for first, part in zip(self._bounds.tolist(), self._parts, strict=False)]
         return np.union1d(touched_slots, np.concatenate(due)) if any(map(len, due)) else touched_slots
 
@@ -274,14 +274,14 @@ class MatchedPages:
         """Read the pages of these slots as one state of `program`, and count the runs without a rule of it."""
         if self._open is None:
             return self._read_joined(slots, program)
-        opened, whole, _ = self._open
-        if not _are_all_in(opened, slots):
-            self.close()
+        open_slots, open_state, _ = self._open  # unpacked by an earlier micro-batch
+        if not _are_all_in(open_slots, slots):
+            self.close()  # packs them
             return self._read_joined(slots, program)
-        fitted, orphans_count = migrate_state(whole, program)
-        rest, more = self._read_joined(np.setdiff1d(slots, opened, assume_unique=True), program)
-        states = [fitted] if rest is None else [fitted, rest]
-        return concat_states(states, program.row_registers), orphans_count + more
+        fitted_state, orphans_count = migrate_state(open_state, program)
+        packed_state, packed_orphans = self._read_joined(np.setdiff1d(slots, open_slots, assume_unique=True), program)
+        states = [fitted_state] if packed_state is None else [fitted_state, packed_state]
+        return concat_states(states, program.row_registers), orphans_count + packed_orphans
 
     def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
         if self._open is not None and not _are_all_in(self._open[0], slots):
@@ -363,20 +363,20 @@ def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tu
 
 
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
-    """Mark the registers of runs that hold rows of events: uint8[rules, registers], rules as the pages number them.
+    """Mark the registers of runs that hold row numbers of events: uint8[rules, registers], rules in the pages' order.
 
     A rule that is no longer in the program has no marks: its runs are dropped before they are read. A shape is the
     layout of pages; `is_earlier`: an earlier build wrote them, with registers in other positions.
     """
     if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
         return program.row_registers
-    slots = program.rules.slots
+    program_slots = program.rules.slots
     registers_count = shape.width - y.RUN_HEADER
-    common = min(program.row_registers.shape[1], registers_count)
+    common = min(program.row_registers.shape[1], registers_count)  # both have all registers of a common rule
     row_registers = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)
     for stored_slot, (identity, _, _) in enumerate(shape.layout.rules):
-        if identity in slots:
-            row_registers[stored_slot, :common] = program.row_registers[slots[identity], :common]
+        if identity in program_slots:
+            row_registers[stored_slot, :common] = program.row_registers[program_slots[identity], :common]
     return earlier_row_registers(row_registers, shape.layout, program) if shape.layout.is_earlier else row_registers
 
 
@@ -532,7 +532,7 @@ class StoredHistories:
 def pasts_of_group(
     store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, with_segments: bool
 ) -> Iterator[StoredPast]:
-    """Read the pages of histories of a key group at all levels, if wanted with their segments."""
+    """Read a key group's pages of histories (past events of keys), of rules of all levels; segments only if wanted."""
     domain_of = {entries.domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
     for raw, data in store.scan(prefix_range(key_group, b"", entries.SEGMENTS)) if with_segments else ():

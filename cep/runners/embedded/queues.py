@@ -272,15 +272,16 @@ class RecalledIds:
 
     @staticmethod
     def stored(store: KeyedStore, names: Sequence[str]) -> RecalledIds:
-        """Read the ids that `save` wrote, for the sinks of alerts with these `names`, in their order."""
+        """Read the ids of alerts that each sink has (as `save` wrote them), for the sinks with these names in order."""
         saved = orjson.loads(store.get(SENT) or b"{}")
         if isinstance(saved, list):  # an earlier build: ids that all sinks have
             return RecalledIds({name: set(saved) for name in names})
         if "counts" in saved:  # a later build: by id, how many of the first sinks have it
+            # If the number of sinks has changed, only the ids that all sinks had count.
             counts, sinks_count = saved["counts"], saved["sinks"]
-            places = {name: place if len(names) == sinks_count else sinks_count - 1 for place, name in enumerate(names)}
+            places = {name: index if len(names) == sinks_count else sinks_count - 1 for index, name in enumerate(names)}
             return RecalledIds(
-                {name: {i for i, count in counts.items() if count > place} for name, place in places.items()}
+                {name: {i for i, count in counts.items() if count > index} for name, index in places.items()}
             )
         return RecalledIds({name: set(ids) for name, ids in saved.items()})
 

@@ -118,7 +118,7 @@ def replay(
         counters: Counter[str] = Counter()
         parts_of_marks: list[Marks] = []
 
-        divide = partial(_divide_piece, job, columns_read, shares_and_clock=(shares_count, now_ms))
+        divide = partial(_divide_piece, job, columns_read, shares_count=shares_count, now_ms=now_ms)
         works = ((piece.size, partial(divide, piece)) for piece in history.pieces)
         for size, (of_piece, valid) in _in_order(pool, works, _AHEAD * workers):
             for share_key, batch in of_piece.items():
@@ -226,20 +226,19 @@ def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tup
 
 
 def _divide_piece(
-    job: Job, columns_read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, shares_and_clock: tuple[int, int]
+    job: Job, columns_read: Mapping[KeyDomain, tuple[str, ...]], piece: Piece, shares_count: int, now_ms: int
 ) -> tuple[dict[tuple[int, int], EventBatch], ValidEvents]:
     """Divide the events of a piece of a file by (key domain, share of keys), with the columns that the rules read.
 
-    Returns: the shares; dead letters, counters, times and marks.
+    Returns: the events of each share (the keys of one worker); dead letters, counters, times and marks.
     """
-    shares_count, now_ms = shares_and_clock
     validated = validate_events(job, piece.decode(), now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
     for domain_number, (domain, batch) in enumerate(zip(job.domains, validated.batches, strict=True)):
         if domain not in columns_read:
             validated.counters["events_without_rule"] += len(batch)
         elif job.dedup_ms > 0:
-            # Digests of keys and content, to find repeats; COUNTED, to count an event of several domains once.
+            # KEYS and CONTENT are digests that find repeated events; COUNTED: an event of several domains counts once.
             names, columns = (*columns_read[domain], KEYS, CONTENT), batch.columns
             if domain_number:
                 names = (*names, COUNTED)

@@ -93,7 +93,7 @@ class JobReports:
         self, start: JobStart, engine: Engine, commits: Commits, sources: Sources, status: StatusTopic | None,
         patience: Patience,
     ) -> None:  # fmt: skip
-        """Begin with the totals that `commits` restores. `patience` repeats a write to the status topic that fails."""
+        """Begin with the totals of the last commit. `patience` repeats a write to the status topic that fails."""
         self._observed, self._log = start.observed, start.log
         self._rejections, self._traces = start.rejections, start.traces
         self._engine, self._commits, self._sources = engine, commits, sources
@@ -103,7 +103,7 @@ class JobReports:
         totals = commits.totals if commits.head is None else commits.head.totals
         self._lines = ProgressLines(self._log, before=Counter(totals))
         self._digest = ""  # of the rules that were published
-        # The rules of the last commit arrive later, and are not a change.
+        # If there is a last commit (`head`), its rules are loaded after this: they are not news.
         self._rule_news = RuleNews(self._log, None if commits.head else engine.rulebook.rulebook.ledger.report())
         self._measured_s = self._totals_written_s = float("-inf")  # when, by time.monotonic()
 

@@ -95,7 +95,7 @@ class Runner:
         self._committed_s = time.monotonic()  # the time of the last commit
         self._commit_took_s = 0.0
         self._has_uncommitted = False
-        self._is_large = False  # the last micro-batch
+        self._was_batch_large = False  # the last micro-batch, of EVENTS_ALONE events or more
         self._is_behind: dict[str, bool] = {}  # by partition: True if it has records that were not read
         self._clock = clock
         self._stop = _NEVER
@@ -119,7 +119,7 @@ class Runner:
             raise
 
     def _run(self, stop: threading.Event, until_end: bool) -> None:
-        """Start, work and finish. Errors of an unavailable sink or source are ignored if the job must stop anyway."""
+        """Start, work and finish. If the job must stop anyway, errors of an unavailable sink or source are ignored."""
         has_started, self._stop = False, stop
         try:
             self.start()
@@ -133,10 +133,10 @@ class Runner:
         except SourceAwayError:  # records that were read are not matched: the next start reads them again
             if not stop.is_set():
                 raise
-            if self._sources.positions_before is None:  # it failed elsewhere: no positions are sure for a commit
+            if self._sources.positions_before is None:  # known only if a read was repeated; a commit needs them
                 return
-        if stop.is_set() and has_started and not self._pace.sends_at_once:
-            self._commits.leave(self._engine, self._sources, self._outlets, STOP_DELIVERY_MS_MAX / 1_000)
+        if stop.is_set() and has_started and not self._pace.sends_at_once:  # commit the rest; sinks get a moment for it
+            self._commits.leave(self._engine, self._sources, self._outlets, wait_s=STOP_DELIVERY_MS_MAX / 1_000)
 
     def _work(self, stop: threading.Event, until_end: bool) -> None:
         """Do micro-batches until `stop` is set or the sources end; `until_end`: or all existing records are read."""
@@ -168,7 +168,7 @@ class Runner:
         if gaps := self._sources.gaps():
             accepted = self._engine.accept_gaps(gaps, self._clock())
             add_counts(self._commits.totals, accepted.counters)
-            self._keep_or_send(accepted)
+            self._queue_output(accepted)
             self._has_uncommitted = True
         while self._sources.control is not None:
             self._positions_before = self._sources.positions()
@@ -176,8 +176,8 @@ class Runner:
             if controls:
                 self._step([], controls)
             if self._sources.control.ended or not any(self._sources.control.behind().values()):
-                break
-        self._idle()  # observers of the job learn where it begins to read
+                break  # all control records that exist are applied
+        self._idle()  # report where the job begins to read
 
     def cycle(self, wait_s: float, stop: threading.Event = _NEVER) -> bool:
         """Do one micro-batch if there is input, and finish or begin commits. Return True if there was work."""
@@ -219,17 +219,18 @@ class Runner:
         return is_full or waiting.unsent_bytes > _UNSENT_BYTES_MAX
 
     def commit(self, *, is_due: bool = False) -> None:
-        """Note completed deliveries, and commit if it is time, or `is_due`. While records wait, commits are rarer."""
+        """Note deliveries that are over. If it is time, or `is_due`, commit: save all changes, and start deliveries."""
         commits = self._commits
         commits.finish(wait=False)
         if commits.deliveries.are_in_memory:
             return  # a commit would lose alerts that wait in memory
         if not (self._has_uncommitted or commits.deliveries.is_waiting):
-            commits.checkpoint_if_due(self._engine)
+            commits.checkpoint_if_due(self._engine)  # a copy of the committed store in another place
             return
         since_commit_s = time.monotonic() - self._committed_s
+        # While records wait to be read, commits are rarer, unless too many changes wait in memory.
         lags = any(self._is_behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
-        factor = _WORK_PER_COMMIT_LARGE if self._is_large else _WORK_PER_COMMIT
+        factor = _WORK_PER_COMMIT_LARGE if self._was_batch_large else _WORK_PER_COMMIT
         is_early = since_commit_s * 1_000 < self._pace.interval_ms
         is_early = is_early or (lags and since_commit_s < factor * self._commit_took_s)
         if is_early and not is_due:
@@ -268,22 +269,22 @@ class Runner:
         matching_s = time.monotonic()
         # A heartbeat counts after the records that exist now: ask the source for them.
         if any(b"heartbeat" in data for data in controls):
-            self._ask_until_answered(sources.events.look)
+            self._ask_until_answered(sources.events.look)  # learn the end of each partition
         is_behind = self._sources.events.behind()  # by partition: True if it has records that were not read
         now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
         times = {
             partition: read_time(decoded.time_ms.get(partition, _NO_TIMES), now_ms, ahead_ms, is_behind=has_more)
             for partition, has_more in is_behind.items()
-            if partition in decoded.time_ms or has_more != self._is_behind.get(partition)
+            if partition in decoded.time_ms or has_more != self._is_behind.get(partition)  # new events, or a new flag
         }
         stepped = self._engine.step(decoded.parts, controls, times, now_ms, is_end=is_end)
         matched_s = time.monotonic()
         self._watermark_check_ms = self._engine.next_look_ms(now_ms)
         self._is_behind = is_behind
         self._sources.events.hold(self._engine.too_far_ahead())  # pause partitions until others are read as far
-        self._is_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE
+        self._was_batch_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE  # then commits are rarer
         add_counts(self._commits.totals, stepped.counters)
-        self._keep_or_send(stepped)
+        self._queue_output(stepped)
         self._has_uncommitted = True
         phases_ms = {
             "decoding": (matching_s - decoding_s) * 1_000,
@@ -314,7 +315,8 @@ class Runner:
                 self._sources.positions_before = None
                 return answer
 
-    def _keep_or_send(self, stepped: Stepped) -> None:
+    def _queue_output(self, stepped: Stepped) -> None:
+        """Queue alerts and dead letters for the next commit, or send them now if they wait for no commit."""
         queues = self._commits.deliveries.direct_queues
         if queues is None:
             self._commits.deliveries.take(stepped)

@@ -171,17 +171,17 @@ class SeenOfLevel:
         self._changed.add((domain_number, bucket))
 
     def restore(self, store: KeyedStore, groups: range) -> None:
-        """Restore the hashed ids of these key groups, and the secrets of their hashes. Raises: StateFormatError."""
-        numbers = {name: domain_number for domain_number, name in enumerate(self._domain_names)}
+        """Restore the hashed ids that key groups have seen, and the hashes' secrets. Raises: StateFormatError."""
+        domain_numbers = {name: domain_number for domain_number, name in enumerate(self._domain_names)}
         earlier = [(group, name) for group in groups for name in EARLIER_SEEN]
         for group, name in [*earlier, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:
             if any(True for _ in store.scan(prefix_range(group, b"", name))):
-                duplicates.refuse_earlier_ids()
+                duplicates.refuse_earlier_ids()  # an earlier build wrote them
         for group in groups:
             for raw, data in store.scan(prefix_range(group, b"", SEEN)):
                 stored_key = split_key(raw)
-                if stored_key.name in numbers:  # other ones belong to another level
-                    self._add_stored(group, numbers[stored_key.name], BUCKET.unpack(stored_key.item)[0], data)
+                if stored_key.name in domain_numbers:  # other ones belong to another level
+                    self._add_stored(group, domain_numbers[stored_key.name], BUCKET.unpack(stored_key.item)[0], data)
         for domain_number, name in enumerate(self._domain_names):  # the ids that commits have added since `save_whole`
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_SEEN, name)):
                 bucket = BUCKET.unpack(split_key(raw).item[-BUCKET.size :])[0]

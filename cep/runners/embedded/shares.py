@@ -67,7 +67,7 @@ class Share:
         self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, paging: PageSettings, level: int,
         seen: SeenOfLevel,
     ) -> None:  # fmt: skip
-        """Open the state: pages of runs, histories (past events), waiting events, and seen ids, one table a level."""
+        """Open the state of `groups`: pages of runs, histories (past events), waiting events. `seen`: of all shares."""
         self._job = job
         self._domain_names = [entries.domain_name(domain, level) for domain in job.domains]
         self._deadlines_name = entries.deadlines_name(level)
@@ -76,10 +76,10 @@ class Share:
         self._pages_count = paging.pages_count
         self.groups = groups
         layout = (groups, job.groups_count, self._pages_count)
-        # Histories have as many pages as the job says: there a page is little more than a list of segments.
-        half = None if paging.bytes_max is None else paging.bytes_max // 2
-        self.stored_pages = [Pages(store, name, layout, shapes, half) for name in self._domain_names]
-        self._histories = StoredHistories(store, self._domain_names, half)
+        # Half of the memory is for runs, half for histories, of which a group has as many pages as the job says.
+        half_bytes = None if paging.bytes_max is None else paging.bytes_max // 2
+        self.stored_pages = [Pages(store, name, layout, shapes, half_bytes) for name in self._domain_names]
+        self._histories = StoredHistories(store, self._domain_names, half_bytes)
         shape = (len(self._domain_names), len(groups), job.pages_count)
         # The time at which all histories of a page have expired; NEVER: it lacks histories.
         self._expiry_ms = np.full(shape, entries.NEVER, np.int64)
@@ -135,14 +135,14 @@ class Share:
 
     def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
         """Add the changes since the last commit. `suffix` (commit, share) ends their keys. Return their bytes."""
-        self.close_pages()
+        self.close_pages()  # pack the open ones
         bytes_count = self.waiting.save_changes(batch, suffix) + self.seen.save_changes(batch, suffix)
         self._save_histories(batch)
         for name, pages in zip(self._domain_names, self.stored_pages, strict=True):
             slots = pages.save(batch)  # a slot is the number of a page in this share
-            if len(slots):
+            if len(slots):  # apart from the pages: when to look at each again, which a start reads without the pages
                 changed = np.empty(len(slots), _CHANGED_DEADLINE)
-                changed["slot"] = slots + self.groups.start * self._pages_count
+                changed["slot"] = slots + self.groups.start * self._pages_count  # its number in the job
                 changed["ms"] = pages.deadlines[slots]
                 value = changed.tobytes()
                 batch.put(store_key(STORE_GROUP, b"", ADDED_DEADLINES, name, suffix), value)
@@ -171,16 +171,16 @@ class Share:
         self._saved_expiry_ms[:] = self._expiry_ms
 
     def restore(self, store: KeyedStore) -> None:
-        """Restore deadlines of pages (when to look at them again), waiting events and seen ids, but load no pages."""
+        """Restore the times at which to look at pages again, waiting events and seen ids, but load no pages."""
         for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", entries.PAST_DEADLINES, self._deadlines_name))
-            if data is not None:
+            if data is not None:  # when the histories of each page have expired
                 self._expiry_ms[:, index, :] = np.frombuffer(data, "<i8").reshape(len(self._expiry_ms), -1)
         self._saved_expiry_ms[:] = self._expiry_ms
         shape = (len(self.stored_pages), self._pages_count)
         for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", entries.DEADLINES, self._deadlines_name))
-            if data is not None:
+            if data is not None:  # when to look at each page of runs
                 for domain_number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
                     self.stored_pages[domain_number].deadlines.reshape(len(self.groups), -1)[index] = deadlines
         first, end = self.groups.start * self._pages_count, self.groups.stop * self._pages_count
@@ -209,8 +209,8 @@ class Share:
             for page, page_state in enumerate(partition_keys(whole, part, job.pages_count, program.row_registers)):
                 deadline_ms = page_state.expiry_min
                 if deadline_ms is not None:
-                    group_state.pages[domain_number << entries.PAGE_BITS | page] = encode_page(page_state)
-                    group_state.deadlines[domain_number << entries.PAGE_BITS | page] = deadline_ms
+                    group_state.pages[entries.page_id(domain_number, page)] = encode_page(page_state)
+                    group_state.deadlines[entries.page_id(domain_number, page)] = deadline_ms
         for domain_number in range(len(job.domains)):
             waiting_events = dict(self.waiting.by_group(domain_number))
             if group in waiting_events:
@@ -222,17 +222,17 @@ class Share:
         return group_state
 
     def _copy_histories(self, group: int, group_state: entries.GroupState) -> None:
-        """Copy the heads of histories (records of segments), segments (past events) and expiry times of a key group."""
+        """Copy a key group's histories: heads (records of segments), segments (past events), and expiry times."""
         for domain_number, name in enumerate(self._domain_names):
             for key, data in self._store.scan(prefix_range(group, b"", entries.PAST, name)):
                 (page,) = entries.PAGE.unpack(split_key(key).item)
-                group_state.heads[domain_number << entries.PAGE_BITS | page] = data
+                group_state.heads[entries.page_id(domain_number, page)] = data
             for key, data in self._store.scan(prefix_range(group, b"", entries.SEGMENTS, name)):
                 page, segment = entries.SEGMENT.unpack(split_key(key).item)
-                group_state.segments[domain_number << entries.PAGE_BITS | page, segment] = data
+                group_state.segments[entries.page_id(domain_number, page), segment] = data
             for page, ms in enumerate(self._expiry_ms[domain_number, group - self.groups.start].tolist()):
                 if ms != entries.NEVER:
-                    group_state.expiry_ms[domain_number << entries.PAGE_BITS | page] = ms
+                    group_state.expiry_ms[entries.page_id(domain_number, page)] = ms
 
     def load_group(self, group: int, group_state: entries.GroupState, programs: Mapping[KeyDomain, Program]) -> None:
         """Begin with a key group of a savepoint: runs, waiting events, seen ids, and histories. Raises: StateError."""
@@ -333,15 +333,15 @@ class Shares:
         self.create_empty(paging)
 
     def create_empty(self, paging: PageSettings) -> None:
-        """Create empty shares: at each level (order in which rules run), one for the key groups of each thread."""
+        """Create empty shares (the state of one thread's key groups), of each level (order in which rules run)."""
         self.paging = paging
         groups_by_thread = [range(first, end) for first, end in pairwise(self._bounds.tolist())]
         self.by_level = []
         for level in self.levels:
             names = [entries.domain_name(domain, level) for domain in self._job.domains]
-            seen_ids = SeenOfLevel(names, self._job.groups_count)  # shared: a small micro-batch is not divided
+            seen = SeenOfLevel(names, self._job.groups_count)  # of all threads: one may match all events
             self.by_level.append(
-                [Share(self._job, of, self._store, self._shapes, paging, level, seen_ids) for of in groups_by_thread]
+                [Share(self._job, part, self._store, self._shapes, paging, level, seen) for part in groups_by_thread]
             )
         self._joined = [JoinedShares(self._job, shares) for shares in self.by_level]
 
@@ -398,7 +398,7 @@ class Shares:
 
 
 class JoinedShares:
-    """The state of all threads at one level, joined so that a small micro-batch is matched in one call in one thread.
+    """The state of all threads for rules of one level, joined so that one call matches a small micro-batch.
 
     Waiting events belong to one share (the key groups of a thread). Only if none waits, events need not be divided.
     """
@@ -418,15 +418,15 @@ class JoinedShares:
         return self._job.order == ARRIVAL or (are_due and all(share.waiting.is_empty for share in self.parts))
 
     def portion_undivided(self, events: Mapping[int, EventBatch]) -> Portion:
-        """Return a portion of work for all key groups, with events that are not divided among the shares."""
-        self._close_pages()
+        """Return the work on all key groups, with events that are not divided among the shares."""
+        self._close_pages()  # packs the pages (groups of keys) that a share has unpacked
         return Portion(
             _Undivided(self.parts[:1], self.pages),
             [{domain_number: [batch] for domain_number, batch in events.items()}],
         )
 
     def portion_by_share(self, divided: Sequence[Events]) -> Portion:
-        """Return a portion of work for all key groups, with the events of each share."""
+        """Return the work on all key groups, with the events of each share."""
         self._close_pages()
         return Portion(self, divided)
 
@@ -443,14 +443,14 @@ class _Undivided(NamedTuple):
 
 
 class _JoinedHistories:
-    """The histories of several shares (key groups of a thread) as one. Slots are counted through, share by share."""
+    """The histories of several shares (key groups of a thread) as one. A slot is the number of a page in all."""
 
     def __init__(self, parts: Sequence[ShareHistories]) -> None:
         self._parts = parts
         self._firsts = np.cumsum([0, *(part.slots_count for part in parts)])[:-1].tolist()
 
     def slots(self, keys: pa.Array) -> Int64:
-        return self._parts[0].slots(keys)  # counted from its first key group on, also beyond its last one
+        return self._parts[0].slots(keys)  # as shares follow each other, it counts from its first page through all
 
     def expired(self, watermark_ms: int) -> list[int]:
         owned = zip(self._parts, self._firsts, strict=True)

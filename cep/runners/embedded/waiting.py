@@ -63,7 +63,7 @@ class WaitingOfShare:
         self._groups_count = groups_count
         self._schema = schema
         self._waiting: dict[int, list[_SortedEvents]] = {}
-        self._unsaved: dict[int, list[EventBatch]] = {}  # the events since the last commit
+        self._unsaved: dict[int, list[EventBatch]] = {}  # events since the last commit that still wait
         self._unsaved_due_ms: dict[int, int] = {}  # the latest that was asked for since then
         self._stored_groups: dict[int, set[int]] = {}  # which have waiting events in the store
 
@@ -73,17 +73,17 @@ class WaitingOfShare:
         return not any(self._waiting.values())
 
     def release(self, domain_number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Add the fresh events of a key domain; remove and return the events before `due_ms`, or None."""
-        blocks, added = self._waiting.get(domain_number, []), self._unsaved.get(domain_number, [])
+        """Add new events of a key domain to the waiting ones. Remove and return those before the watermark `due_ms`."""
+        blocks, unsaved = self._waiting.get(domain_number, []), self._unsaved.get(domain_number, [])
         if not blocks and (fresh is None or not np.count_nonzero(fresh.time_ms >= due_ms)):
             return fresh  # no event waits, so nothing is stored
-        new = [] if fresh is None else [fresh]
-        fresh_due, rest = split_due(new, due_ms)
-        parts = [part for part in (*(block.due(due_ms) for block in blocks), fresh_due) if part is not None]
+        new_batches = [] if fresh is None else [fresh]
+        fresh_due, rest = split_due(new_batches, due_ms)
+        due_parts = [part for part in (*(block.due(due_ms) for block in blocks), fresh_due) if part is not None]
         self._waiting[domain_number] = _merge_similar([*(block for block in blocks if len(block)), *map(_sorted, rest)])
-        _, self._unsaved[domain_number] = split_due([*added, *new], due_ms)  # a commit need not store released events
+        _, self._unsaved[domain_number] = split_due([*unsaved, *new_batches], due_ms)  # for the next commit
         self._unsaved_due_ms[domain_number] = max(due_ms, self._unsaved_due_ms.get(domain_number, TIME_MS_MIN))
-        return concat_batches(parts) if parts else None
+        return concat_batches(due_parts) if due_parts else None
 
     def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
         """Add the changes since the last commit. `suffix` (commit, share) ends their keys. Return their bytes."""

@@ -27,7 +27,7 @@ from cep.step.rules import rule_status
 
 
 def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) -> None:
-    """Write the state of a warm start into a new checkpoint directory. `rulebook` has the rules of the warm start.
+    """Write the state of a warm start (rules that have read past events) and `rulebook` into a new checkpoint folder.
 
     Raises: UsageError if it does not fit the job; StateError, SinkError.
     """

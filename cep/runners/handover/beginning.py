@@ -29,7 +29,7 @@ FOLDER = BEGINS_FOLDER
 FORMAT = 1
 _FILE = "begins.json"
 # The names of lanes in the two runners: topic[3] and topic-3, files and source.
-_LANE, _PARTITION = re.compile(r"(.+)\[(\d+)\]"), re.compile(r"(.+)-(\d+)")
+_TOPIC_PARTITION, _PARTITION = re.compile(r"(.+)\[(\d+)\]"), re.compile(r"(.+)-(\d+)")
 _LANE_OF_FILES, _WHOLE_SOURCE = "files", "source"
 Entries = Iterable[tuple[bytes, bytes]]
 
@@ -62,7 +62,7 @@ class Beginning:
         positions = self.positions.get(kind, {})
         if not positions:
             return None
-        lanes = {lane: _LANE.fullmatch(lane) for lane in positions}
+        lanes = {lane: _TOPIC_PARTITION.fullmatch(lane) for lane in positions}
         others = sorted({m[1] if m else lane for lane, m in lanes.items() if m is None or m[1] != topic})
         if others:
             raise _other_source(kind, f"topic {topic}", others)
@@ -72,10 +72,10 @@ class Beginning:
     def files_read(self, kind: str) -> tuple[str, ...]:
         """Return the files that an earlier job has read, to skip them. Raises: UsageError for a topic or half a file.
 
-        `kind` is `events` or `control`. A position below 0 means that a file was read to its end.
+        `kind` is `events` or `control`. Positions are of files or `topic[3]`; below 0: the file was read to its end.
         """
         positions = self.positions.get(kind, {})
-        topics = sorted({m[1] for source_name in positions if (m := _LANE.fullmatch(source_name))})
+        topics = sorted({m[1] for source_name in positions if (m := _TOPIC_PARTITION.fullmatch(source_name))})
         if topics:
             raise _other_source(kind, "a folder", topics)
         parts = sorted(name for name, position in positions.items() if position >= 0)
@@ -89,7 +89,7 @@ class Beginning:
 
 def partition_name(lane: str) -> str:
     """Return the name of a lane on Spark: `topic-3` for `topic[3]`."""
-    topic = _LANE.fullmatch(lane)
+    topic = _TOPIC_PARTITION.fullmatch(lane)
     return f"{topic[1]}-{topic[2]}" if topic else _WHOLE_SOURCE
 
 

@@ -84,7 +84,7 @@ def erase_savepoint(
     payload = payload_in(savepoint)
     job = Job.from_json(payload.job)
     rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
-    rulebook.keep_levels(job.levels_count)  # of rules that read the alerts of others
+    rulebook.keep_levels(job.levels_count)  # rules that read others' alerts keep their level
     programs = programs_by_level(rulebook, job.schema, job.levels_count)
     erasing = _Erasing(job, programs, {domain: pa.array(sorted(keys.get(domain, ())), TEXT) for domain in job.domains})
     payload = _without_last_alerts(payload, keys, erasing.erased)
@@ -93,12 +93,12 @@ def erase_savepoint(
         parts = []
         for group in savepoint.groups:
             entries = sorted(erasing.entries(group, savepoint, work / "entries"))
-            _search(entries, searched, erasing.erased)
+            _note_leftovers(entries, searched, erasing.erased)
             store = opened.enter_context(MemoryStore())
             store.ingest(entries)
             parts.append(Part(f"group-{group}", store, group, group + 1))
         payload = _with_rules(payload, job, keys, erasing.erased, (audit_lines, digests))
-        _search([(b"", payload.to_bytes())], searched, erasing.erased)
+        _note_leftovers([(b"", payload.to_bytes())], searched, erasing.erased)
         lists = load_beside(savepoint, work / "beside")
         write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), lists)
     return erasing.erased
@@ -150,7 +150,8 @@ def has_any_in_file(data: bytes, searched: Iterable[bytes]) -> bool:
     return has_any(data, [text for text in searched if not is_binary or len(text) >= _CHANCE_BYTES])
 
 
-def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
+def _note_leftovers(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
+    """Count in `erased` the entries that still have one of the searched texts, or that cannot be searched."""
     for raw, data in entries:
         is_left, is_unsearched = has_any(data, searched), has_other_tokens(data, searched)
         if is_left or is_unsearched:
@@ -172,13 +173,13 @@ class _Erasing:
     def entries(self, group: int, savepoint: Savepoint, work: Path) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a key group without the erased keys."""
         stored = list(entries_of_group(savepoint, group, work))
-        for level, programs in enumerate(self.programs):
+        for level, programs in enumerate(self.programs):  # the compiled rules by level (order in which rules run)
             group_state = state_of(self.job, level, stored)
-            for page_id in list(group_state.pages):
+            for page_id in list(group_state.pages):  # pages of runs
                 self._erase_runs(group_state, page_id, programs)
-            for page_id in list(group_state.heads):
+            for page_id in list(group_state.heads):  # pages of histories
                 self._erase_histories(group_state, page_id)
-            for domain_number in list(group_state.waiting):
+            for domain_number in list(group_state.waiting):  # events
                 self._erase_waiting(group_state, domain_number)
             yield from entries_of(self.job, level, group, group_state)
 
@@ -190,17 +191,17 @@ class _Erasing:
             self.erased.removed[f"{kind} by {','.join(self.job.domains[domain_number])}"] += count
 
     def _erase_runs(self, group_state: GroupState, page_id: int, programs: Mapping[KeyDomain, Program]) -> None:
-        """Remove the runs of erased keys from a page of a key group, and the page if it becomes empty."""
+        """Remove the runs of erased keys from a page (stored runs of some keys), and the page if it becomes empty."""
         domain_number = page_id >> PAGE_BITS
-        whole = decode_page(group_state.pages[page_id])
-        gone = self._is_gone(domain_number, whole.keys)
+        stored = decode_page(group_state.pages[page_id])
+        gone = self._is_gone(domain_number, stored.keys)
         if not gone.any():
             return
         program = programs.get(self.job.domains[domain_number])
-        rest = None
-        self._count("runs", domain_number, int(gone[whole.run_key].sum()))
+        rest = None  # without a program, no rule of the domain is left that would use the runs
+        self._count("runs", domain_number, int(gone[stored.run_key].sum()))
         if program is not None and not gone.all():
-            fitted, _ = migrate_state(whole, program)  # an earlier version of the rules may have written the page
+            fitted, _ = migrate_state(stored, program)  # an earlier version of the rules may have written the page
             part = self._is_gone(domain_number, fitted.keys).astype(np.int64)
             rest, _ = partition_keys(fitted, part, 2, program.row_registers)  # part 0 stays, part 1 is gone
         if rest is None or rest.expiry_min is None:
@@ -211,7 +212,7 @@ class _Erasing:
         group_state.deadlines[page_id] = rest.expiry_min
 
     def _erase_histories(self, group_state: GroupState, page_id: int) -> None:
-        """Remove erased keys from a page of histories: its head (record of segments), and segments (past events)."""
+        """Remove erased keys from a page of histories: its head (record of segments) and segments (past events)."""
         domain_number = page_id >> PAGE_BITS
 
         def load(stored: StoredSegment) -> Block:
@@ -222,21 +223,21 @@ class _Erasing:
         if not gone.any():
             return
         self._count("keys with a past", domain_number, len(pc.unique(keys_with_past(past).filter(pa.array(gone)))))
-        whole = replace(past, segments=detach_segments(past.segments))
+        whole = replace(past, segments=detach_segments(past.segments))  # a segment has events of several keys
         part_of: Callable[[pa.Array], Int64] = lambda keys: self._is_gone(domain_number, keys).astype(np.int64)  # noqa: E731
         parts = sorted({*part_of(keys_with_past(past)).tolist()})
         by_part = dict(zip(parts, partition_histories(whole, parts, part_of), strict=True))
-        written: dict[int, bytes] = {}
+        new_segments: dict[int, bytes] = {}
         rest = by_part.get(0)  # of the keys that stay; part 1 is gone
         if rest is not None:
-            rest = store_segments(rest, written.__setitem__, load, SegmentCache(None))
+            rest = store_segments(rest, new_segments.__setitem__, load, SegmentCache(None))
         for segment in [segment for segment in group_state.segments if segment[0] == page_id]:
             del group_state.segments[segment]
         if rest is None:
             del group_state.heads[page_id]
             group_state.expiry_ms.pop(page_id, None)
             return
-        group_state.segments.update({(page_id, segment): data for segment, data in written.items()})
+        group_state.segments.update({(page_id, segment): data for segment, data in new_segments.items()})
         group_state.heads[page_id] = encode_head(rest)
 
     def _erase_waiting(self, group_state: GroupState, domain_number: int) -> None:

@@ -60,6 +60,11 @@ def deadlines_name(level: int) -> bytes:
     return b"" if level == 0 else b"@%d" % level
 
 
+def page_id(domain_number: int, page: int) -> int:
+    """Return the number of a page among the pages of all key domains."""
+    return domain_number << PAGE_BITS | page
+
+
 def page_prefixes(groups: Iterable[int], name: bytes) -> UInt8:
     """Return for each key group a store key of its pages of a domain, with room for the page: uint8[key groups, B]."""
     keys = [store_key(group, b"", PAGES, name) + bytes(PAGE.size) for group in groups]
@@ -97,7 +102,6 @@ def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Ite
 
 def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> GroupState:
     """Build a key group's state from its entries of one level (order in which rules run). Raises: StateFormatError."""
-    # A page id has one of these numbers in its upper bits.
     domain_numbers = {domain_name(domain, level): domain_number for domain_number, domain in enumerate(job.domains)}
     group_state = GroupState()
     for raw, data in entries:
@@ -109,16 +113,16 @@ def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> Gr
                 times_ms = group_state.deadlines if entry_key.namespace == DEADLINES else group_state.expiry_ms
                 times = np.frombuffer(data, _DEADLINE).reshape(len(job.domains), job.pages_count)
                 for domain_number, page in np.argwhere(times != NEVER).tolist():
-                    times_ms[domain_number << PAGE_BITS | page] = int(times[domain_number, page])
+                    times_ms[page_id(domain_number, page)] = int(times[domain_number, page])
         elif entry_key.name in domain_numbers:
             domain_number = domain_numbers[entry_key.name]
             if entry_key.namespace == PAGES:
-                group_state.pages[domain_number << PAGE_BITS | PAGE.unpack(entry_key.item)[0]] = data
-            elif entry_key.namespace == PAST:
-                group_state.heads[domain_number << PAGE_BITS | PAGE.unpack(entry_key.item)[0]] = data
+                group_state.pages[page_id(domain_number, *PAGE.unpack(entry_key.item))] = data
+            elif entry_key.namespace == PAST:  # the head of a page of histories: its record of segments
+                group_state.heads[page_id(domain_number, *PAGE.unpack(entry_key.item))] = data
             elif entry_key.namespace == SEGMENTS:
                 page, segment = SEGMENT.unpack(entry_key.item)
-                group_state.segments[domain_number << PAGE_BITS | page, segment] = data
+                group_state.segments[page_id(domain_number, page), segment] = data
             elif entry_key.namespace == WAITING:
                 group_state.waiting[domain_number] = data
             elif entry_key.namespace == SEEN:

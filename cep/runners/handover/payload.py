@@ -130,7 +130,7 @@ def read_payload(target: Target) -> Payload:
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
     """Set the watermark of a stopped job back to `to_ms`, so that events after it are matched. Raises: UsageError.
 
-    Events before the clock `now_ms` may have been set aside as late: the job has seen all events only from then on.
+    Events before the old watermark may have been set aside as late. `gap_ms` tells this to later alerts.
     """
     progress, lateness_ms = payload.engine, Job.from_json(payload.job).lateness_ms
     if progress["watermark_ms"] <= to_ms:
@@ -139,12 +139,12 @@ def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
         name: PartitionTime(min(time.last_ms, to_ms + lateness_ms), time.is_behind)
         for name, time in times_from_json(progress["times"]).items()
     }
-    # Events from before `gap_ms` may be missing.
+    # Events before `gap_ms` may be missing: up to the watermark, or the clock `now_ms` if that is earlier.
     gap_ms = max(progress.get("gap_ms", TIME_MS_MIN), min(progress["watermark_ms"], now_ms))
     # A heartbeat that still waits is dropped: it may be the wrong one, which set the watermark too far ahead.
     engine = {
         **progress, "watermark_ms": to_ms, "gap_ms": gap_ms, "times": times_json(times),
-        "heartbeat_ms": TIME_MS_MIN, "last_event": None,
+        "heartbeat_ms": TIME_MS_MIN, "last_event": None,  # None: the order of events begins again
     }  # fmt: skip
     return replace(payload, engine=engine)
 

@@ -31,7 +31,7 @@ from cep.columnar.order import ordered_by_id
 from cep.columnar.shown import RowTexts
 from cep.sources.live.files import decoded_file
 from cep.sources.pieces import FilePart, read_part
-from cep.step.duplicates import prepare
+from cep.step.duplicates import ensure_digests
 from cep.step.event_time import NOTHING_READ, TimesRead, read_time
 from cep.step.job import Job
 from cep.step.marks import Marks, marks_bytes
@@ -205,7 +205,7 @@ def _mark_rows(job: Job, marks: Marks) -> Iterator[PackedRow]:
 
 def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:
     """Pack produced events, for each key that they have."""
-    types, prepared = job.schema.columns(), prepare(job, events)
+    types, prepared = job.schema.columns(), ensure_digests(job, events)
     for number, domain in enumerate(job.domains):
         yield from _event_rows(job, number, route(prepared, domain, types)[0], NO_ORDER)
 

@@ -438,9 +438,9 @@ def test_what_is_read_back_is_what_was_written(seed: int, topic: Topic, tmp_path
     assert shown(read_back(topic, tmp_path)) == shown(store), f"seed {seed}"
     assert any(changelog._PARTS.begin <= name < changelog._PARTS.end for name, _ in topic.entries)
     latest = dict(topic.entries)
-    marks = [value for value in latest.values() if value is not None and value.startswith(changelog._MARK)]
+    marks = [value for value in latest.values() if value is not None and value.startswith(changelog._IN_PARTS)]
     parts = [value for name, value in latest.items() if value and changelog._PARTS.begin <= name < changelog._PARTS.end]
-    assert len(parts) == sum(changelog._MARKED.unpack(mark)[2] for mark in marks), "no part is left behind"
+    assert len(parts) == sum(changelog._PARTS_VALUE.unpack(mark)[2] for mark in marks), "no part is left behind"
     assert max(map(len, parts), default=0) <= PART_BYTES
 
 
@@ -452,7 +452,7 @@ def read_back(topic: Topic, folder: Path) -> DurableStore:
 
 def shown(store: DurableStore) -> dict[bytes, bytes]:
     """Return all entries without the changelog's own."""
-    return {name: value for name, value in store.scan(ALL_KEYS) if not changelog._is_bookkeeping(name)}
+    return {name: value for name, value in store.scan(ALL_KEYS) if not changelog._is_only_local(name)}
 
 
 def test_parts_that_are_missing_or_of_another_build_are_refused(topic: Topic, tmp_path: Path) -> None:
@@ -466,11 +466,11 @@ def test_parts_that_are_missing_or_of_another_build_are_refused(topic: Topic, tm
             topic.entries[:] = entries[:index] + entries[index + 1 :]
             with pytest.raises(StateCorruptError, match="topic state has 2 of the 3 parts of an entry"):
                 Log(topic).replay(MemoryStore(), tmp_path)
-        if value is not None and value.startswith(changelog._MARK):
-            topic.entries[:] = [(name, changelog._MARKED.pack(changelog._MARK, 2, 3))]
+        if value is not None and value.startswith(changelog._IN_PARTS):
+            topic.entries[:] = [(name, changelog._PARTS_VALUE.pack(changelog._IN_PARTS, 2, 3))]
             with pytest.raises(StateFormatError, match=r"in parts of format 2, this build reads 1: start the job with"):
                 Log(topic).replay(MemoryStore(), tmp_path)
-            topic.entries[:] = [(name, changelog._MARK)]
+            topic.entries[:] = [(name, changelog._IN_PARTS)]
             with pytest.raises(StateCorruptError, match="does not say how many"):
                 Log(topic).replay(MemoryStore(), tmp_path)
 
