@@ -15,8 +15,10 @@ import numba
 import numpy as np
 
 from cep.runners import warm
+from cep.sinks.json_form import json_lines
 from cep.state.packed import Shape, pack
 from cep.state.past import encode_whole
+from cep.step.match import MatchOutput, match_events
 
 ROOT = Path(__file__).parents[2]
 _EMPTY = np.empty
@@ -41,9 +43,9 @@ def _digests() -> list[str]:
         batch = warm._events(job, step)
         watermark_ms = int(batch.time_ms.max())
         for number, program in enumerate(programs):
-            output = warm.MatchOutput()
-            after = warm.match_events(program, states[number], batch, watermark_ms, output)
-            stored = [b"\n".join(warm.json_lines(output.alert_table())), encode_whole(after)]
+            output = MatchOutput()
+            after = match_events(program, states[number], batch, watermark_ms, output)
+            stored = [b"\n".join(json_lines(output.alert_table())), encode_whole(after)]
             if len(after.keys):
                 slots = np.arange(len(after.keys))
                 stored += pack(after, slots, len(slots), program.row_registers, Shape.of(after))[0]
@@ -67,5 +69,5 @@ def test_bytes_are_the_same_for_any_content_of_new_memory() -> None:
 
 if __name__ == "__main__":
     assert numba.config.DISABLE_JIT  # type: ignore[attr-defined]
-    np.empty = _filled(int(sys.argv[1]))
+    np.empty = _filled(int(sys.argv[1]))  # type: ignore[misc]
     print("\n".join(_digests()))
