@@ -141,7 +141,7 @@ class Context:
         after_forgotten[windows.segment[windows.rows[forgotten]]] = forgotten + 1
         first_remembered = self._first_remembered_member(memory, windows)
         segment = windows.segment[self.table.new_rows[windows.events]]
-        # -1: since before all rows; older events are forgotten.
+        # -1: remembered since before all rows: the first member allowed is the one after the forgotten ones.
         first_allowed = np.where(first_remembered < 0, after_forgotten[segment], first_remembered)
         return replace(windows, lows=start_windows_at(windows.lows, first_allowed, windows.highs))
 

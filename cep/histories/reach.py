@@ -193,7 +193,7 @@ class _OpenBlocks:
             ]
         found_by_search = [search.latest_rows(len(self.blocks)) for search in searches]
         others = [request for request in requests if not request.is_latest]  # the searches serve the latest
-        if len(searches) == 1 and not others and not self.leaving:
+        if len(searches) == 1 and not others and not self.leaving:  # no other rows
             return found_by_search[0]
         classes_by_fields = {request.by: self._wanted_classes(request.by, new) for request in others if request.by}
         rows_by_block = []

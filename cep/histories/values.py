@@ -204,7 +204,7 @@ def _fold_excess(
 def _fold_unused(
     plan: HistoryPlan, all_events: store.Block, is_busy: np.ndarray, panes: tuple[store.Segment, ...], watermark_ms: int
 ) -> tuple[np.ndarray, tuple[store.Segment, ...]]:
-    """Find the events that histories (aggregates over past events) need one by one, and fold the others into panes.
+    """Find the events that histories (aggregates over past events) need one by one. Fold the others into panes.
 
     A pane is the partial aggregate of one time slice. Each history needs its newest `events_max` events; the function
     `first` also needs the first event of each pane. is_busy bool[K] marks the keys with too many events; the other keys

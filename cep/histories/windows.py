@@ -192,7 +192,7 @@ class Windows:
                 has_no_tally = read_past.restarted[history.ranked][self._table.key[rows[old]]]
             enters[old] = has_no_tally
             was_inside = times[old] > window_starts_at_clocks(window, read_past.page_facts)[page]
-            leaves[old] = has_no_tally | was_inside
+            leaves[old] = has_no_tally | was_inside  # was inside of the window when the previous batch ended
         gone = np.zeros(len(rows), np.int64)
         if clock_ms is not None:
             gone = (leaves & (times <= window_starts_ms(window, np.array([clock_ms]))[0])).astype(np.int64)

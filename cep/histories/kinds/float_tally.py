@@ -19,7 +19,7 @@ def values(context: Context, history: HistoryColumn, windows: EventWindows) -> C
     """Compute count, sum, avg or stddev of floats in each window, from a carried tally (running sum) or all events."""
     fn = history.expr.fn
     if context.windows.has_carried_tally(history):
-        segment = windows.segment[context.new_rows][windows.events]
+        segment = windows.segment[context.new_rows][windows.events]  # the number of the event's key and sub-key
         before, moves = tally.carried_tallies(context, history), context.windows.moves(history, clock_ms=None)
         counts, numbers, rounding_errors = float_values_at_events(
             before, moves, segment, windows.lows, windows.highs, with_errors=fn == "avg"

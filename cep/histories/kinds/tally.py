@@ -18,7 +18,7 @@ from cep.nfa.histories import HistoryColumn
 def values(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
     """Compute count, sum, avg or stddev of whole numbers per window, from a carried tally (running sum) or events."""
     if context.windows.has_carried_tally(history):
-        segment = windows.segment[context.new_rows][windows.events]
+        segment = windows.segment[context.new_rows][windows.events]  # the number of the event's key and sub-key
         moves = context.windows.moves(history, clock_ms=None)
         sums = arithmetic.tallies_at_events(
             carried_tallies(context, history), moves, segment, windows.lows, windows.highs

@@ -353,7 +353,7 @@ def segments_of_entries(entries: SubTallies, table: HistoryTable, by: Sequence[i
     segment, _ = table.segments(tuple(by))
     segment_of_group = np.full(int(row_group.max(initial=-1)) + 2, -1, np.int64)
     segment_of_group[row_group] = segment[rows]
-    of_entries: Int64 = segment_of_group[entry_group]  # group -1, the last, stands for entries without a row
+    of_entries: Int64 = segment_of_group[entry_group]  # index -1, the last element, is -1: no row
     return of_entries
 
 
