@@ -44,8 +44,7 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.image import join_ranges
 from cep.nfa.program import Program, RuleProgram
 
-# in the order of layout.COUNT_STARTED …
-_COUNTER_NAMES = (
+_COUNTER_NAMES = (  # in the order of layout.COUNT_STARTED …
     "runs_started", "runs_expired", "runs_evicted", "matches_dropped", "arithmetic_overflows", "run_steps",
 )  # fmt: skip
 
@@ -54,7 +53,7 @@ _COUNTER_NAMES = (
 class Matches:
     """Completed and timed-out runs of one call, M of them, with B bound events in all.
 
-    A derived event is an event that a rule makes of its match; its origins are the source events of that match.
+    A rule makes a derived event of a match, whose source events are its origins. A history aggregates past events.
     """
 
     rule: Int32
@@ -71,8 +70,8 @@ class Matches:
     keys: pa.Array
     texts: pa.Array  # the dictionary of text measures
     history_flags: Int64  # FLAG_CUT: a history lacked older events; FLAG_FOLDED: it had only sums of them
-    derived_from_ms: Int64  # the time from which the past of its derived events is complete; TIME_MS_MIN: always
-    origins: pa.Array | None = None  # text[B], as MADE_OF of derived events; None in a program without derived events
+    derived_from_ms: Int64  # the time from which histories of its derived events are complete; TIME_MS_MIN: all are
+    origins: pa.Array | None = None  # text[B] as alerts.py writes it, null for source events; None: no derived events
     order: Int64 | None = None  # int64[B, 3], the order of bound events within a millisecond, for events of this call
 
     def __len__(self) -> int:
@@ -239,7 +238,7 @@ def _read_matches(program: Program, migrated: KeyedState, batch: EventBatch, pre
     variables = np.empty(len(rows), np.int32)
     match_bindings(prepared.image, finished, nodes, offsets, rows, variables)
     if _may_repeat(program, finished):
-        distinct = _distinct(finished, offsets, rows, variables)
+        distinct = _distinct_rows(finished, offsets, rows, variables)
         lengths = (offsets[1:] - offsets[:-1])[distinct]
         flat = join_ranges(offsets[distinct], lengths)
         finished, rows, variables = finished[distinct], rows[flat], variables[flat]
@@ -276,9 +275,10 @@ def _orders(batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> Int64 |
 
 
 def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
-    """Return the flags of each match: FLAG_CUT if a history lacks older events, FLAG_FOLDED if it has sums of them.
+    """Return the flags of each match: FLAG_CUT if a history lacks older events, FLAG_FOLDED if it has only their sums.
 
-    Each bound event names its incomplete histories in a text, the column INCOMPLETE; a derived event brings its flags.
+    A bound event names its incomplete histories (aggregates of past events) in a text (column INCOMPLETE). If it is
+    derived, it also has the flags of the match that it was made of.
     """
     flags = np.zeros(len(offsets) - 1, np.int64)
     column, derived_column = program.column(INCOMPLETE), program.column(MADE_FLAGS)  # -1: no such column
@@ -288,7 +288,7 @@ def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offs
     if len(incomplete):
         match = np.searchsorted(offsets, incomplete, side="right") - 1
         rule_and_text = np.stack([rule[match], prepared.columns[column, rows[incomplete]]], axis=1)
-        distinct, index = np.unique(rule_and_text, axis=0, return_inverse=True)
+        distinct, index = np.unique(rule_and_text, axis=0, return_inverse=True)  # to read each text once
         bits = [_flags_of(program.rules[number], prepared.texts[text].as_py()) for number, text in distinct.tolist()]
         np.bitwise_or.at(flags, match, np.array(bits, np.int64)[index.reshape(-1)])
     return flags
@@ -323,11 +323,11 @@ def _may_repeat(program: Program, finished: Int64) -> bool:
     return any(program.rules[number].repeats for number in np.flatnonzero(by_rule).tolist())
 
 
-def _distinct(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
-    """Return the rows of `finished` without repeated bindings, in order.
+def _distinct_rows(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
+    """Return the rows of `finished` without repeated bindings (the same events bound to the same variables), in order.
 
-    The first match and the first time-out of each binding stay. A row that is both, and repeats one of them, becomes
-    the other in place.
+    The first match and the first time-out of each binding stay. A row that is a match and a time-out, but repeats an
+    earlier match, becomes a time-out only, and the other way round. This changes `finished`.
     """
     hashes = np.zeros(len(finished), np.uint64)
     match_hashes(finished, offsets, rows, variables, table_key(), hashes)

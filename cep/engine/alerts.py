@@ -2,8 +2,7 @@
 
     alert_id = first 128 bits of SHA-256 over "rule version 4:card2:t12:t2" (key, ids of the bound events), as hex
 
-An alert from `on timeout emit` has the kind "timeout"; its digest begins with "timeout ". Except for the digest, all
-work is done column by column.
+An alert from `on timeout emit` has the kind "timeout"; its digest begins with "timeout ".
 
 The source events of derived events are a text stored with each derived event, and a column of alerts:
 
@@ -90,8 +89,9 @@ def write_origins(
 def list_origins(offsets: Int32, names: pa.Array, inner_origins: pa.Array) -> tuple[pa.Array, int]:
     """List the source events ("origins") of each alert's derived events, null without them; count dropped ones.
 
-    Alert m has the bound events offsets[m] to offsets[m + 1]. The origins of one are a text: for each source event a
-    record mark, the variables that bound it (a level mark between two), a part mark, its id, a part mark, its time.
+    Alert m has the bound events offsets[m] to offsets[m + 1]. The origins of one are a text with a record for each
+    source event, such as `<record mark>c.t<part mark>t12<part mark>1700`: event t12 with the time 1700 was bound as t
+    in a match whose event was bound as c in the next match ("." is the level mark).
     """
     count = len(offsets) - 1
     derived = np.flatnonzero(np.asarray(pc.is_valid(inner_origins)))
@@ -149,16 +149,11 @@ ALERT_SCHEMA = pa.schema(
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
         ("origins", ORIGINS),  # source events of the derived events in the match; null without derived events
-        # A condition read a sub-key whose events may be forgotten.
-        ("history_cut", pa.bool_()),
-        # A condition read a window whose older events are folded.
-        ("history_folded", pa.bool_()),
-        # The time from which the past is complete, if a condition looked back further.
-        ("history_from", _TIMESTAMP),
-        # The history ended before the alert was certain; only `--to-the-end` creates such alerts.
-        ("unconfirmed", pa.bool_()),
-        # The key had an event with an unreadable value in the last days (step/marks.py).
-        ("flawed", pa.bool_()),
+        ("history_cut", pa.bool_()),  # a condition read a sub-key whose events may be forgotten
+        ("history_folded", pa.bool_()),  # a condition read a window whose older events are folded (in sums)
+        ("history_from", _TIMESTAMP),  # the time from which the past is complete, if a condition looked back further
+        ("unconfirmed", pa.bool_()),  # the history ended before the alert was certain: only with `--to-the-end`
+        ("flawed", pa.bool_()),  # the key had an event with an unreadable value in the last days (step/marks.py)
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
         ("detected_at", _TIMESTAMP),
@@ -169,7 +164,7 @@ NO_ALERTS = ALERT_SCHEMA.empty_table()
 _MATCH, _TIMEOUT = "match", "timeout"
 ALERT_ID_CHARS = 32
 # attributes of a deployed rule with the same names in alerts
-_OF_RULE = ("rule_id", "version", "epoch", "status", "severity", "priority", "score", "content_hash")
+_RULE_COLUMNS = ("rule_id", "version", "epoch", "status", "severity", "priority", "score", "content_hash")
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)]).view(np.uint16)  # two characters for each byte
 _COLUMN_BYTES = 1 << 31
 _AT_ONCE = 1 << 20  # alerts of several rules that are made together
@@ -236,10 +231,10 @@ def _retained_windows(deployed: DeployedRule, from_ms: Sequence[int]) -> list[Re
 
 
 def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
-    """Return int64[M]: the time from which the past of each match of a part is complete, TIME_MS_MIN if all of it is.
+    """Return int64[M]: the time from which the past of each match of one rule is complete, TIME_MS_MIN if all of it is.
 
-    The past are its histories (aggregates over past events), its derived events (made by other rules), and absent
-    events. `times` are the times of the first events and of the detection.
+    The past are its histories (aggregates over past events), derived events (made by other rules), and absent events.
+    `times`: of the first event and the detection. A retained window has the time from which its events are stored.
     """
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
     from_ms: Int64 = matches.derived_from_ms[part.rows]
@@ -249,7 +244,7 @@ def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64
         is_folded = matches.history_flags[part.rows] & FLAG_FOLDED != 0
         unfolded_from_ms = retained_from_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
         from_ms[is_folded] = np.maximum(from_ms, unfolded_from_ms)[is_folded]
-    retained = _retained_windows(deployed, deployed.complete_ms[1:])  # the first time is the key domain's
+    retained = _retained_windows(deployed, deployed.complete_ms[1:])  # [0]: of the key domain, then of each history
     return history_from_ms(part.rule.windows, first_ms, since_ms, retained, from_ms)
 
 
@@ -278,12 +273,12 @@ class Alerting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Common:
-    """The texts and columns that all alerts of a part have in common: a part is one rule and kind, P parts in all."""
+class _CommonValues:
+    """The values that all alerts of a part have in common. A part is one rule and kind ("match" or "timeout")."""
 
     columns: pa.RecordBatch  # a row for each part
     digest_heads: Texts  # the beginning of the text whose digest is the alert's id: kind, rule and version
-    variables: Texts  # names; the ones of part p begin at first_variable[p]
+    variables: Texts  # the names of each rule's variables; the ones of part p begin at first_variable[p]
     first_variable: Int64
 
     def columns_of(self, part_of: Int64) -> dict[str, pa.Array]:
@@ -295,18 +290,18 @@ class _Common:
 
 
 @lru_cache(maxsize=_RULES_CACHED)
-def _common_of(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
-    """Collect the values that all alerts of a rule and kind have in common."""
+def _common_values(parts: Sequence[tuple[RuleProgram, str]]) -> _CommonValues:
+    """Collect the values that all alerts of a part (one rule and kind: "match" or "timeout") have in common."""
     rules = [rule.deployed for rule, _ in parts]
-    columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
+    columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _RULE_COLUMNS}
     columns["kind"] = [kind for _, kind in parts]
     columns["description"] = [" ".join(rule.pattern.doc.split()) for rule in rules]
     arrays = [pa.array(values, ALERT_SCHEMA.field(name).type) for name, values in columns.items()]
-    digest_heads = [
+    digest_heads = [  # an alert's id is the digest of this head, the key and the ids of its events
         f"{'' if kind == _MATCH else f'{kind} '}{rule.rule_id} {rule.version} "
         for rule, (_, kind) in zip(rules, parts, strict=True)
     ]
-    return _Common(
+    return _CommonValues(
         columns=pa.RecordBatch.from_arrays(arrays, list(columns)),
         digest_heads=text_buffers(pa.array(digest_heads, TEXT)),
         variables=text_buffers(pa.array([name for rule, _ in parts for name in rule.variables], TEXT)),
@@ -318,7 +313,7 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
     """Return the alerts of all parts, sorted; without counters one part after the other, and without origins."""
     if not parts:
         return NO_ALERTS
-    common = _common_of(tuple([(part.rule, part.kind) for part in parts]))
+    common = _common_values(tuple([(part.rule, part.kind) for part in parts]))
     rows = np.concatenate([part.rows for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
     bounds = [0, *accumulate(len(part.rows) for part in parts)]

@@ -6,9 +6,6 @@ run can still reach. A state belongs to a program; `migrate_state` moves it to a
 To divide a state by many disjoint sets of its keys, runs, nodes and events are sorted by set once, with adjusted
 pointers, and then cut, so the whole state is read once and not once per set.
 
-For the limit of a key (match/room.py), an event counts once more for each NODE_TEXT_BYTES of its id and of the texts
-that any rule of the program reads from bound events, because they are stored together.
-
 Tested by: tests/engine/test_keyed_state.py, tests/kernels/test_room.py.
 """
 
@@ -74,10 +71,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class KeyedState:
-    """Runs of many keys, and their histories.
+    """Runs of many keys, and histories, which have keys of their own.
 
-    Shapes: keys text[K], each with a run; runs int64[n, W], run_rule and run_key int32[n]; nodes int64[m, 3]. Histories
-    have keys of their own.
+    Shapes: keys text[K], each with a run; runs int64[n, W], run_rule and run_key int32[n]; nodes int64[m, 3].
     """
 
     layout: Layout
@@ -175,11 +171,11 @@ def partition_keys(
 ) -> list[KeyedState]:
     """Divide a keyed state by keys, whose order in a part is unchanged: part int64[K] in [0, parts_count).
 
-    Registers of runs with row_registers[rule, register] 1 hold rows of events, which get new numbers.
+    A register of a run with row_registers[rule, register] 1 holds the row of an event, which gets a new number.
     Cost: O(state), and about 20 µs for each part. The parts share no memory with the state.
     """
     order, _ = order_of(keyed_state, part, parts_count)
-    arranged = _arranged(keyed_state, order, row_registers)
+    arranged = _sorted_by_part(keyed_state, order, row_registers)
     return [
         _cut(arranged, order.bounds[:, index].tolist(), order.bounds[:, index + 1].tolist())
         for index in range(parts_count)
@@ -204,8 +200,12 @@ def divide(
     ]
 
 
-def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
-    """Sort the rows of a state by part (a set of keys), and make references relative to the first row of a part."""
+def _sorted_by_part(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
+    """Sort the rows of a state by part (a set of keys). References become relative to a part's first row, for `_cut`.
+
+    Runs refer to nodes of the tree of bound events, and, in registers with row_registers[rule, register] 1, to rows of
+    events. Nodes refer to other nodes and to rows of events.
+    """
     run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
     nodes = keyed_state.nodes[order.nodes]
@@ -253,8 +253,9 @@ NO_WEIGHTS = np.empty(0, np.int64)  # each event counts once
 def table_weights(
     program: Program, texts: pa.Array, columns: Int64, nulls: UInt8, ids: tuple[pa.Array, ...], order: Int64
 ) -> Int64:
-    """Return how many more times than once each event counts in the limit of a key, for long texts; empty if none does.
+    """Return how many more times than once each event counts in the limit of bound events of a key (match/room.py).
 
+    This is 1 for each NODE_TEXT_BYTES of its id and stored texts; the result is empty if no event has so many.
     Shapes: columns and nulls [C, N] have numbers of `texts`; row n has the id order[n] of all ids.
     """
     numbers = program.retained_texts

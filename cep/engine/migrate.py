@@ -41,29 +41,30 @@ from cep.nfa.rule_tables import ROW_KINDS, RegisterKey
 
 @dataclass(frozen=True, slots=True)
 class DeferredRows:
-    """The stored events of a prefix with `length` conditions, by key and row: runs int64[S, W], keys int32[S]."""
+    """Stored events of a prefix with `length` conditions, by key and row: rows int64[S, W] like runs, keys int32[S]."""
 
     length: int
-    runs: Int64
+    rows: Int64
     keys: Int32
 
 
 def process_deferred(keyed_state: KeyedState, program: Program, rule: int, deferred: DeferredRows) -> KeyedState:
-    """Advance a rule's runs over events that it has not processed yet, because it shared them with other rules.
+    """Advance a rule's runs over the stored events of a prefix (first conditions) that it no longer shares with others.
 
-    The rule leaves a prefix (common first conditions), whose events are stored once. A note is a row for the last of
-    them that a rule has processed. The state has its retained events sorted by key; its runs are returned unsorted.
+    The events were stored once for all rules of the prefix, to be processed later (deferred). A note is a row among the
+    rule's runs, for the last of these events that the rule has processed.
+    The state has its retained events sorted by key; its runs are returned unsorted.
     """
     of_rule = keyed_state.run_rule == rule
-    last_taken = np.full(len(keyed_state.keys), -1, np.int64)
+    last_processed = np.full(len(keyed_state.keys), -1, np.int64)  # by key: the last event of the rule's runs and notes
     last_rows = keyed_state.nodes[keyed_state.runs[of_rule, y.RUN_NODE], y.NODE_ROW]
-    np.maximum.at(last_taken, keyed_state.run_key[of_rule], last_rows)
-    events = deferred.runs[deferred.runs[:, y.RUN_START_ROW] > last_taken[deferred.keys]]
-    event_rows = events[:, y.RUN_START_ROW]
+    np.maximum.at(last_processed, keyed_state.run_key[of_rule], last_rows)
+    unprocessed = deferred.rows[deferred.rows[:, y.RUN_START_ROW] > last_processed[deferred.keys]]
+    event_rows = unprocessed[:, y.RUN_START_ROW]
     open_runs = np.flatnonzero(of_rule & ~keyed_state.is_note)
     open_runs = open_runs[np.argsort(keyed_state.run_key[open_runs], kind="stable")]
     columns, nulls = _retained_columns(keyed_state, program)
-    bitmaps = _bitmaps(keyed_state, program, rule, deferred.length, events)
+    bitmaps = _bitmaps(keyed_state, program, rule, deferred.length, unprocessed)
     outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(event_rows))
     runs, run_key = read_only(keyed_state.runs[open_runs]), read_only(keyed_state.run_key[open_runs])
     open_runs_of_rule = AllRuns(runs, run_key, np.array([0, len(runs)]))
@@ -72,8 +73,8 @@ def process_deferred(keyed_state: KeyedState, program: Program, rule: int, defer
     nothing_shared = NO_STARTS._replace(bounds=np.zeros(len(program.shared) + 1, np.int64))
     while True:
         full = advance_plain_rules(
-            program_of_rule, table, open_runs_of_rule, nothing_shared, -y.FOREVER, outputs.work, outputs.scratch,
-            outputs.runs,
+            program_of_rule, table, open_runs_of_rule, nothing_shared, -y.FOREVER,  # at a time when no run expires
+            outputs.work, outputs.scratch, outputs.runs,
         )  # fmt: skip
         if full == y.NOT_FULL:
             break
@@ -90,7 +91,7 @@ def process_deferred(keyed_state: KeyedState, program: Program, rule: int, defer
 
 
 def _program_of_rule(program: Program, rule: int, length: int) -> Tables:
-    """Return a program of the rule program_of_rule, which reacts to the conditions of its prefix."""
+    """Return a program of one rule alone, which reacts to the first `length` conditions of its prefix."""
     return program.tables._replace(
         rules=program.rules[rule].row[np.newaxis],
         relevance_first=np.array([0, length], np.int32),
@@ -129,7 +130,7 @@ _CHANGES: OrderedDict[tuple[str, str], dict[int, Registers]] = OrderedDict()
 
 def with_current_registers(keyed_state: KeyedState, program: Program) -> KeyedState:
     """Translate the registers (counts, sums, … of bound events) of runs that version 0.2.0 stored to this build's."""
-    changes = _changed_rules(keyed_state.layout, program)
+    changes = _changed_registers(keyed_state.layout, program)
     counts = [len(registers.current) for registers in changes.values()]
     stored = keyed_state.runs
     runs = np.zeros((len(stored), max(stored.shape[1], y.RUN_HEADER + max(counts, default=0))), np.int64)
@@ -146,15 +147,18 @@ def with_current_registers(keyed_state: KeyedState, program: Program) -> KeyedSt
 def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Program) -> np.ndarray:
     """Mark the registers of 0.2.0 that hold rows: uint8[rules, registers], the rules as in the layout."""
     marked = row_registers.copy()
-    for slot, registers in _changed_rules(layout, program).items():
+    for slot, registers in _changed_registers(layout, program).items():
         kinds = [kind in ROW_KINDS for kind, _, _ in registers.earlier]
         marked[slot] = 0
         marked[slot, : len(kinds)] = kinds
     return marked
 
 
-def _changed_rules(layout: Layout, program: Program) -> dict[int, Registers]:
-    """Return the registers of both builds by number of a rule in the layout, cached for all parts of a stored state."""
+def _changed_registers(layout: Layout, program: Program) -> dict[int, Registers]:
+    """Find the rules of a state stored by 0.2.0 whose registers this build numbers differently.
+
+    Return the registers in both builds by the rule's number in the layout, cached for all parts of the state.
+    """
     programs = layout.fingerprint, program.fingerprint
     if programs in _CHANGES:
         return _CHANGES[programs]
@@ -172,7 +176,7 @@ def _changed_rules(layout: Layout, program: Program) -> dict[int, Registers]:
 
 
 def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
-    """Compute a register of this build from the registers of version 0.2.0, which kept sums and sums of squares.
+    """Compute a register (a number of a run, int64) of this build from the sums and sums of squares of version 0.2.0.
 
     This build keeps the halves of an integer sum (high, low), the rounding error of a float sum (rest), and for
     deviations a value (base, here the mean) and the sums of the distances from it (offset, offset squared).
@@ -183,7 +187,7 @@ def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> In
     assert argument is not None, "only averages and spreads have changed"
     if kind in ("high", "low"):
         whole = earlier["sum", variable, argument]
-        return whole >> _HALF_BITS if kind == "high" else whole & ((1 << _HALF_BITS) - 1)
+        return whole >> _HALF_BITS if kind == "high" else whole & ((1 << _HALF_BITS) - 1)  # its low bits
     if kind == "rest":
         return np.zeros_like(earlier["sum", variable, argument])  # 0.2.0 did not keep the error
     counts = earlier["present", variable, argument].astype(np.longdouble)
@@ -195,7 +199,7 @@ def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> In
     with np.errstate(all="ignore"):  # floats may be infinite
         mean = total * unit / np.maximum(counts, 1)
         if argument.type.is_float:
-            center, slots = mean, _slots(mean)
+            center, slots = mean, _float_bits(mean)
         else:
             center = np.rint(mean)
             slots = center.astype(np.int64)
@@ -204,15 +208,15 @@ def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> In
         center = center.astype(np.float64).astype(np.longdouble)  # the base has the digits of a float64
         offsets = total * unit - counts * center
         if kind == "offset":
-            return _slots(offsets)
+            return _float_bits(offsets)
         least = offsets * offsets / np.maximum(counts, 1)  # of equal values: their deviation is 0
         squares: np.ndarray = sum_of_squares * unit * unit
         offsets_squared = squares - center * (2 * total * unit - counts * center)
         # A difference of large sums that is this small is only their rounding error.
-        return _slots(np.where(offsets_squared - least > squares * _ROUNDING_SHARE, offsets_squared, least))
+        return _float_bits(np.where(offsets_squared - least > squares * _ROUNDING_SHARE, offsets_squared, least))
 
 
-def _slots(numbers: np.ndarray) -> Int64:
+def _float_bits(numbers: np.ndarray) -> Int64:
     return numbers.astype(np.float64).view(np.int64)
 
 
@@ -347,24 +351,24 @@ def _deferred_rows(keyed_state: KeyedState, prefix: int, new_row: Int64) -> Defe
     """Return the events of a shared prefix, given its previous number, with their new rows."""
     of_prefix = keyed_state.run_rule == prefix
     length = prefix_length(keyed_state.layout.rules[prefix][0])
-    runs = keyed_state.runs[of_prefix]
-    runs[:, y.RUN_START_ROW] = new_row[runs[:, y.RUN_START_ROW]]
-    return DeferredRows(length, runs, keyed_state.run_key[of_prefix])
+    rows = keyed_state.runs[of_prefix]
+    rows[:, y.RUN_START_ROW] = new_row[rows[:, y.RUN_START_ROW]]
+    return DeferredRows(length, rows, keyed_state.run_key[of_prefix])
 
 
 def _add_notes(keyed_state: KeyedState, program: Program, prefix: int, rule: int) -> KeyedState:
-    """Note for each key that a rule has processed all events of a prefix, which it begins to share with other rules.
+    """Note for each key that a rule has processed all stored events of a prefix, which it now shares with other rules.
 
-    The events of a prefix (common first conditions) are stored once, as runs of a rule number. A note is a row of the
-    rule like a run in its first state, at the last of these events: the rule processes later events only.
+    The events of a prefix (first conditions) are rows among the runs, under the rule number `prefix`. Without a note
+    the rule would process them again. A note is a row like a run in the rule's first state, at the last of them.
     """
     of_prefix = np.flatnonzero(keyed_state.run_rule == prefix)
     last = of_prefix[np.flatnonzero(np.diff(keyed_state.run_key[of_prefix], append=-1))]  # sorted by key and row
-    rows, joining = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
+    rows, sharing = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
     notes = np.repeat(program.start_runs[rule : rule + 1], len(last), axis=0)
     notes[:, y.RUN_START_ROW], notes[:, y.RUN_NODE] = rows, len(keyed_state.nodes) + np.arange(len(last))
-    notes[:, y.RUN_EXPIRY] = np.minimum(keyed_state.events.time_ms[rows] + joining.row[y.R_WITHIN_MS], y.FOREVER)
-    nodes = np.column_stack([rows, np.full(len(last), joining.first_state), np.full(len(last), -1)])
+    notes[:, y.RUN_EXPIRY] = np.minimum(keyed_state.events.time_ms[rows] + sharing.row[y.R_WITHIN_MS], y.FOREVER)
+    nodes = np.column_stack([rows, np.full(len(last), sharing.first_state), np.full(len(last), -1)])  # no parent
     return replace(
         keyed_state,
         runs=np.concatenate([keyed_state.runs, notes]),

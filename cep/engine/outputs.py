@@ -29,7 +29,10 @@ class Outputs:
     def __init__(
         self, program: Program, present_runs: Int64, nodes_before: Int64, events_count: int, keys_count: int = 0
     ) -> None:
-        """Shapes: present_runs int64[n, width] are the open runs, nodes_before int64[m, NODE_WIDTH] are their nodes."""
+        """Shapes: present_runs int64[n, width] are the open runs; nodes_before int64[m, NODE_WIDTH] are their nodes.
+
+        The nodes form the tree of the events that runs have bound. `enlarge` doubles an array that is full.
+        """
         width = program.width
         room = min(max(_ROOM_MIN, _ROWS_PER_EVENT * events_count), _ROOM_MAX)
         nodes = np.empty((len(nodes_before) + room, y.NODE_WIDTH), np.int64)
@@ -38,20 +41,20 @@ class Outputs:
             runs=np.empty((_WORK_ROWS, width), np.int64),
             nodes=nodes,
             matches=np.empty((_ROOM_MIN, y.MATCH_HEADER + program.measures_max), np.int64),
-            registers=np.zeros(2 * program.machine_size, np.int64),
+            registers=np.zeros(2 * program.machine_size, np.int64),  # a value and a null flag each
             counters=np.zeros(y.COUNTERS, np.int64),
-            table_key=table_key(),
+            table_key=table_key(),  # a secret for hashes
         )
         self.scratch = RuleScratch(
             queue=np.empty(events_count, np.int32),
             stream_count=np.empty(keys_count, np.int32),
-            picked=np.empty(_WORK_ROWS, np.int64),
+            picked=np.empty(_WORK_ROWS, np.int64),  # rows of work.runs
             stack=np.empty((_WORK_ROWS, 3), np.int64),
             counters_before=np.empty(y.COUNTERS, np.int64),
             marks=np.empty(0, np.int64),  # a flag of each node, for keys with many nodes only
         )
         runs_max = len(present_runs) + room
-        cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
+        cursor = np.zeros(y.CURSOR_WIDTH, np.int64)  # where the matcher goes on, and the number of rows in use
         cursor[y.CURSOR_NODES] = cursor[y.CURSOR_OLD_NODES] = len(nodes_before)
         self.runs = RunOutput(
             runs=np.empty((runs_max, width), np.int64),
@@ -69,13 +72,13 @@ class Outputs:
     def enlarge(self, full: int) -> None:
         """Double the array that is full (`full` is a FULL_ code), so that the matcher can go on where it stopped."""
         work, runs, cursor = self.work, self.runs, self.runs.cursor
-        if full == y.FULL_WORK:
+        if full == y.FULL_WORK:  # rows of the current key, which the matcher begins again
             rows_count = 2 * len(work.runs)
             self.work = work._replace(runs=np.empty((rows_count, work.runs.shape[1]), np.int64))
             self.scratch = self.scratch._replace(picked=np.empty(rows_count, np.int64))
         elif full == y.FULL_NODES:
             self.work = work._replace(nodes=_doubled(work.nodes, cursor[y.CURSOR_NODES]))
-        elif full == y.FULL_STACK:
+        elif full == y.FULL_STACK:  # scratch memory, not copied either
             self.scratch = self.scratch._replace(stack=np.empty((2 * len(self.scratch.stack), 3), np.int64))
         elif full == y.FULL_MARKS:  # flags of the nodes, which have become more
             self.scratch = self.scratch._replace(marks=np.zeros(len(work.nodes), np.int64))
@@ -111,8 +114,7 @@ def count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[
 class Overflows:
     """Counts of the numbers that exceeded 64 bits before the matcher ran.
 
-    Shapes: instructions int64[I] of the vector code, entries int64[E] of the predicates by index. `past` is by the
-    identity of a history.
+    Shapes: instructions int64[I] of the vector code, entries int64[E] of the index. `past`: by identity of a history.
     """
 
     instructions: Int64
@@ -123,7 +125,7 @@ class Overflows:
 def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
     """Count overflows in total, and by rule and version. Shapes: of_runs int64[R], the overflows of the matcher.
 
-    A condition or a history may belong to many rules. Each of them is counted, so the sum may exceed the total.
+    A condition or a history (aggregate of past events) counts for each of its rules, so the sum may exceed the total.
     """
     total = int(overflows.instructions.sum() + overflows.entries.sum() + of_runs.sum()) + sum(overflows.past.values())
     if not total:  # almost always
@@ -133,7 +135,7 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
     if overflows.instructions.any():  # in the code of conditions and of derived columns (expressions of one event)
         of_evaluated, of_derived = program.vector.sums_by_result(overflows.instructions)
         of_predicates[program.predicates.evaluated] += np.array(of_evaluated, np.int64)
-    # In the rest of conditions that an index finds by one of their comparisons.
+    # An index finds a condition by one of its comparisons, and only the rest of it is computed: overflows by entry.
     np.add.at(of_predicates, program.predicates.entries[:, y.INDEX_PREDICATE], overflows.entries)
     counts = of_runs.copy()
     for number, rule in enumerate(program.rules):

@@ -33,8 +33,8 @@ def produced_events(
 ) -> Decoded | None:  # fmt: skip
     """Convert matches of live rules that produce events to events; None without such matches.
 
-    The corresponding alerts go into `alert_tables`. `counters` counts dropped origins. A shadow rule produces nothing,
-    because it must not change the results of live rules.
+    The alerts go into `alert_tables`. The origins of an event (column MADE_OF) are the source events of its match up
+    to a limit; `counters` counts dropped ones. A shadow rule produces nothing: it must not change live results.
     """
     parts = []
     for number in matches.rules:
@@ -44,7 +44,7 @@ def produced_events(
         rows = completed_rows(matches, number)
         if len(rows):
             alerts = rule_alerts(rule, matches, rows, since_ms)
-            events = _events(program, rule, alerts, matches, rows)
+            events = _make_events(program, rule, alerts, matches, rows)
             origins = {MADE_OF: _origins(rule, matches, rows, counters)}
             parts.append(replace(events, columns={**events.columns, **origins}))
             if alert_tables is not None:
@@ -52,8 +52,12 @@ def produced_events(
     return concat_decoded(program.schema, parts) if parts else None
 
 
-def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
-    """Make an event of each match: with its measures as fields, and its alert's flags of incomplete histories."""
+def _make_events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
+    """Make an event of each match: with its measures as fields, and its alert's flags of incomplete histories.
+
+    Its id is "<id of the source event that completed the match>~<id of the alert>". A history (aggregate of past
+    events) may lack events (cut), have only sums of them (folded), or be complete only from a time on.
+    """
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
@@ -69,11 +73,11 @@ def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matc
             columns[column] = measure_values(matches, rows, *numbers[column]).cast(arrow_type(type_))
         else:
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
-    cut, folded, since = (
+    cut, folded, from_time = (
         alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
     )
     flags = np.asarray(cut) * FLAG_CUT + np.asarray(folded) * FLAG_FOLDED
-    columns |= {MADE_FROM: since, MADE_FLAGS: pa.array(flags, mask=flags == 0)}
+    columns |= {MADE_FROM: from_time, MADE_FLAGS: pa.array(flags, mask=flags == 0)}
     code = np.full(len(rows), program.schema.code(event_type.name), np.int16)
     return Decoded(ids, code, times, columns, (), _order(matches, rows, times))
 

@@ -3,9 +3,7 @@
     stored rows of the prefix + new events of it ──▶ DeferredEvents, by key and row ──▶ the rules' kernels
                                                                                   └──▶ rows to store
 
-The rules process the stored events when an event arrives that may take their runs further. At most RUNS_PER_KEY_MAX
-starts of a key are stored, the newest, and no event from before a dropped one. Starts with long texts are fewer:
-together they count as at most NODES_PER_KEY_MAX bound events.
+The rules process the stored events when an event arrives that may take their runs further.
 
 Tested by: tests/engine/test_starts.py
 """
@@ -35,8 +33,8 @@ EvictedRuns = tuple[int, int, int]  # the number of a rule, the number of a key,
 class DeferredEvents:
     """The S events of a prefix (first conditions of several rules), by key and row of the event table.
 
-    They are stored once for all rules. A rule processes them when an event arrives that may take its runs further. An
-    event of the first condition is a start: it can begin a run.
+    They are deferred: stored once for all rules, which process them when an event arrives that may take their runs
+    further. An event of the first condition is a start: it can begin a run.
     """
 
     keys: Int32
@@ -57,9 +55,9 @@ NO_STARTS = SharedStarts(
 
 
 def join_deferred(program: Program, events_of_prefixes: Sequence[DeferredEvents]) -> SharedStarts:
-    """Join the events of all shared prefixes (common first conditions) to one table for the kernels.
+    """Join the deferred events of all prefixes (first conditions that rules share) to one table for the kernels.
 
-    Its bits have a row for each condition, and a column for each distinct mask of conditions that hold for an event.
+    Its bits have a row for each condition, and a column for each distinct mask (the conditions that hold for an event).
     """
     if not events_of_prefixes:
         return NO_STARTS
@@ -74,17 +72,19 @@ def join_deferred(program: Program, events_of_prefixes: Sequence[DeferredEvents]
         (deferred.keys, deferred.rows, deferred.starts_so_far, deferred.mask_index + first, deferred.weights_so_far)
         for deferred, first in zip(events_of_prefixes, columns_first, strict=False)
     ]
-    keys, rows, counts, columns, weights = map(np.concatenate, zip(*parts, strict=True))
+    keys, rows, starts_so_far, columns, weights_so_far = map(np.concatenate, zip(*parts, strict=True))
     bounds = np.cumsum([0, *(len(deferred.rows) for deferred in events_of_prefixes)])
-    return SharedStarts(keys, rows, counts, columns, bits, bounds, weights)
+    return SharedStarts(keys, rows, starts_so_far, columns, bits, bounds, weights_so_far)
 
 
 def find_deferred(
     shared: SharedStart, prepared: PreparedEvents, keyed_state: KeyedState, bounds: Int64
 ) -> DeferredEvents:
-    """Find the events of a prefix (common first conditions of rules): the stored ones, and new ones that a run awaits.
+    """Find the events of a prefix (first conditions of rules) to defer: to store once until rules must process them.
 
-    Shapes: the runs of rule or shared prefix number n are keyed_state.runs[bounds[n] : bounds[n + 1]].
+    These are the stored ones, and new ones that a run may take. The mask of an event has a bit for each condition that
+    holds; bit 0 marks a start, which can begin a run.
+    Shapes: the rows of rule or prefix number n are keyed_state.runs[bounds[n] : bounds[n + 1]].
     """
     new = queue_of(prepared, shared.predicates).astype(np.int64)
     time_ms = prepared.columns[y.COLUMN_TIME, new]
@@ -94,18 +94,18 @@ def find_deferred(
     order = np.lexsort((rows, prepared.columns[y.COLUMN_KEY, rows])) if len(stored) else np.arange(len(rows))
     rows = rows[order]
     keys = prepared.columns[y.COLUMN_KEY, rows].astype(np.int32)
-    if len(shared.predicates) == 1:  # each event is a start, and stored
+    if len(shared.predicates) == 1:  # each event is a start, which no run has to wait for
         expiry = np.minimum(prepared.columns[y.COLUMN_TIME, rows] + shared.within_ms, TIME_MS_MAX)
         masks, starts_so_far = np.ones(len(rows), np.int64), np.arange(1, len(rows) + 1)
         return DeferredEvents(
             keys, rows, masks, starts_so_far, distinct_masks=masks[:1], mask_index=np.zeros(len(rows), np.int64),
             expiry=expiry, new_starts_count=len(new), weights_so_far=_weights_so_far(prepared, rows, masks),
         )  # fmt: skip
-    stored_masks = stored[:, y.RUN_ORDINAL]  # where a run has its ordinal
+    stored_masks = stored[:, y.RUN_ORDINAL]  # a run has its ordinal in this column, a deferred event its mask
     masks = np.concatenate([stored_masks, _condition_masks(shared, prepared, new)])[order]
     expiry = np.concatenate([stored[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
     _fill_expiry(shared, prepared, keyed_state, bounds, keys, rows, masks, expiry)
-    is_taken = expiry != NOT_TAKEN
+    is_taken = expiry != NOT_TAKEN  # by a run
     needed = np.flatnonzero(_choose_deferred(shared, prepared, rows, masks, is_taken))
     keys, rows, masks, expiry = keys[needed], rows[needed], masks[needed], expiry[needed]
     distinct_masks, mask_index = np.unique(masks, return_inverse=True)
@@ -118,10 +118,10 @@ def find_deferred(
 
 
 def _choose_deferred(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
-    """Choose the events to defer (to store for the rules): all that a run takes, except large ones that are not starts.
+    """Choose the events to defer: to store once, until the rules need them. `is_taken`: a run may take the event.
 
-    A start is an event of the first condition, bit 0 of its mask. Each rule gets a later event with long texts at once,
-    through the bitmap of undeferred events, because such an event counts as several in the limits of a rule.
+    All taken events are deferred, except new large ones (with long texts) that begin no run. They count as several at
+    the limits of a rule, so each rule processes them at once: a bitmap marks them. Bit 0 of `masks` marks starts.
     """
     if not len(prepared.weights):  # no event has long texts
         return is_taken
@@ -151,10 +151,10 @@ def _fill_expiry(
     shared: SharedStart, prepared: PreparedEvents, keyed_state: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
     masks: Int64, expiry: Int64,
 ) -> None:  # fmt: skip
-    """Fill `expiry`: until when runs need each new event of a prefix (common first conditions of rules).
+    """Fill `expiry` of the new events of a prefix (first conditions of rules): the time until which a run needs them.
 
-    It is NOT_TAKEN if no run waits for the event: no run that the prefix's events begin, and no run of a single rule,
-    which has processed the events up to its last one. `masks` have a bit for each condition that holds.
+    It stays NOT_TAKEN if no run waits for the event. The waiting runs are the ones that events of the prefix begin, and
+    open runs of single rules (for events after their last). `masks` have a bit for each condition that holds.
     """
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
     runs = keyed_state.runs[join_ranges(first, counts)]
@@ -174,7 +174,11 @@ def write_deferred(
     program: Program, events_of_prefixes: Sequence[DeferredEvents], watermark_ms: int, nodes_before: int,
     counters: Counter[str], evicted_runs: list[EvictedRuns],
 ) -> LiveRuns:  # fmt: skip
-    """Write the events of prefixes as rows like runs, to store them; count starts dropped by the limits of a key."""
+    """Write the deferred events of prefixes (first conditions that rules share) as rows like runs, to store them.
+
+    A key keeps its newest RUNS_PER_KEY_MAX starts (events that can begin a run), and none before a dropped one. With
+    long texts it keeps fewer: they count as at most NODES_PER_KEY_MAX bound events.
+    """
     runs, keys, slots = [], [], []
     for shared, deferred in zip(program.shared, events_of_prefixes, strict=True):
         is_start = deferred.masks & 1  # 1 for an event of the first condition
@@ -182,7 +186,7 @@ def write_deferred(
         last_of_key = np.searchsorted(deferred.keys, deferred.keys[is_open], side="right") - 1
         starts_from_here = deferred.starts_so_far[last_of_key] - deferred.starts_so_far[is_open] + is_start[is_open]
         fits = starts_from_here <= RUNS_PER_KEY_MAX
-        if len(deferred.weights_so_far):
+        if len(deferred.weights_so_far):  # some events have long texts, and count as several
             own_weight = np.diff(deferred.weights_so_far, prepend=0)[is_open]
             following_weight = deferred.weights_so_far[last_of_key] - deferred.weights_so_far[is_open]
             fits &= following_weight + own_weight <= NODES_PER_KEY_MAX
@@ -199,7 +203,7 @@ def write_deferred(
         rows = np.zeros((len(live), program.width), np.int64)
         rows[:, y.RUN_STATE], rows[:, y.RUN_WAITS] = shared.nfa_state, 1
         rows[:, y.RUN_EXPIRY], rows[:, y.RUN_START_ROW] = deferred.expiry[live], deferred.rows[live]
-        if len(shared.predicates) > 1:  # with one condition, each event is a start
+        if len(shared.predicates) > 1:  # with one condition, each event is a start, and needs no mask
             rows[:, y.RUN_ORDINAL] = deferred.masks[live]
         runs.append(rows)
         keys.append(deferred.keys[live])

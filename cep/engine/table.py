@@ -105,7 +105,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     _fill_fields(program, keyed_state, batch, batch_rows, columns, nulls)
     texts = fill_computed(program.columns, program.lists, texts, first_row, columns, nulls)
     image = _image(program, written)
-    bitmaps, overflows = _evaluated(program, image, first_row, columns, nulls, past.overflows)
+    bitmaps, overflows = _evaluate(program, image, first_row, columns, nulls, past.overflows)
     return PreparedEvents(
         keys, columns, nulls, image, bitmaps, first_row, event_of, texts,
         overflows, past.folded, past.cut, past.dropped, past.histories,
@@ -141,17 +141,20 @@ def _fill_fields(
             _gather(null_flags(new), batch_rows, nulls[number, first_row:])
 
 
-def _evaluated(
+def _evaluate(
     program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8, past: Mapping[str, int]
 ) -> tuple[UInt64, Overflows]:  # fmt: skip
-    """Evaluate conditions on the new rows, and fill derived columns. `past` has overflows by history (past events)."""
+    """Evaluate conditions on the new rows, and fill derived columns (expressions of one event).
+
+    `past` has the overflows by history (aggregate of past events).
+    """
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
-    # The bitmaps of conditions, followed by one for each prefix: its events that are not deferred (starts.py).
+    # Bitmaps of conditions; then one for each prefix (first conditions that rules share), which starts.py fills.
     bitmaps = np.zeros((max(predicates.count, 1) + len(program.shared), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
-    events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)
+    events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)  # weights matter only to the matcher
     overflows = Overflows(np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64), past)
     if count and len(vector.code):
         code = vector.block_code(constants, predicates.evaluated, program.derived_first)
@@ -167,18 +170,19 @@ def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
 
 
 def _fill_by_index(program: Program, constants: Int64, image: Int64, events: Events, overflows: Int64) -> None:
-    """Fill the bitmaps of conditions that an index finds by a constant that they compare with.
+    """Fill the bitmaps (events.bitmaps) of conditions that an index finds by a constant that they compare with.
 
-    `overflows` int64[E] counts, for each entry of the index, the numbers beyond 64 bits in the rest of its condition.
+    An index has E entries: a constant, and the rest of a condition, which is computed for the events that the constant
+    finds. `overflows` int64[E] counts the numbers beyond 64 bits in these rests.
     """
     groups, entries = program.predicates.groups, program.predicates.entries
     values = constants[entries[:, y.INDEX_CONSTANT]]
-    # Texts have other numbers in each call, so entries are brought into order here; groups lie one after the other.
+    # Constants are sorted within each group here, because a text is a number that differs from call to call.
     group_of_entry = np.repeat(np.arange(len(groups)), groups[:, y.INDEX_END] - groups[:, y.INDEX_FIRST])
     order = np.lexsort((values, group_of_entry))
     nothing, counters = np.empty((0, 0), np.int64), np.zeros(y.COUNTERS, np.int64)
     registers = np.zeros(2 * program.machine_size, np.int64)
-    work = Work(nothing, nothing, nothing, registers, counters, table_key())
+    work = Work(nothing, nothing, nothing, registers, counters, table_key())  # no runs, nodes and matches
     ordered_overflows = np.zeros(len(entries), np.int64)
     index = PredicateIndex(groups, entries[order], values[order])
     look_up(image, index, events, np.zeros(FILTER_SIZE, np.uint8), work, ordered_overflows)

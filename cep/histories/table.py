@@ -166,7 +166,7 @@ def build_table(
     columns[y.COLUMN_KEY] = key[source]
     columns[y.COLUMN_TIME] = np.concatenate([stored.time_ms, new.batch.time_ms[new.rows]])[source]
     columns[y.COLUMN_TYPE] = np.concatenate([stored.event_type, new.batch.event_type[new.rows]])[source]
-    fields = {c.name: _field(c, stored, new, source) for c in plan.stored_columns if c.is_read}
+    fields = {c.name: _field(c, stored, new, source) for c in plan.stored_columns if c.is_field}
     texts = _fill_fields(plan, fields, columns, nulls)
     texts = fill_computed(plan.columns, lists, texts, 0, columns, nulls)
     for number, column in enumerate(plan.columns):
@@ -207,7 +207,7 @@ def _fill_fields(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64,
     """
     constant_texts = pa.array([text for _, text in plan.text_constants], TEXT)
     # The first columns, such as key and time, are already filled.
-    numbers = [n for n, c in enumerate(plan.columns) if n >= y.COLUMNS_FIXED and c.is_read]
+    numbers = [n for n, c in enumerate(plan.columns) if n >= y.COLUMNS_FIXED and c.is_field]
     text_columns = [n for n in numbers if plan.columns[n].type.is_text]
     for number in numbers:
         if number not in text_columns:

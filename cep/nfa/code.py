@@ -59,10 +59,7 @@ _FLOATING = {
 }  # fmt: skip
 _MIRRORED = {">": "<", ">=": "<="}
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-
-
-# functions of floats that are a single instruction
-_FLOAT_FUNCTIONS = {"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FASIN}
+_FLOAT_FUNCTIONS = {"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FASIN}  # a single instruction each
 
 
 class Lowering(ABC):
@@ -126,14 +123,14 @@ class Lowering(ABC):
             return self._compare_averages(expr)
         if op in _MIRRORED:
             op, left, right = _MIRRORED[op], right, left  # type: ignore[assignment]
-        if op == "/" and (units := same_units(left, right)) is not None:
-            # The quotient of the units is rounded once; dividing both by their unit first would round three times.
-            whole = self.constants.add(1, is_float=False)
-            return self.emit(o.FDIV, *(self.emit(o.TO_FLOAT, self.lower(side), whole) for side in units))
-        x, z = self.lower(left), self.lower(right)
+        if op == "/" and (counts := same_units(left, right)) is not None:
+            # Both sides are integer counts of one unit, such as cents: divided as they are, they are rounded only once.
+            one = self.constants.add(1, is_float=False)  # TO_FLOAT divides by it
+            return self.emit(o.FDIV, *(self.emit(o.TO_FLOAT, self.lower(count), one) for count in counts))
+        left_value, right_value = self.lower(left), self.lower(right)
         if op == "/" or left.type.is_float or right.type.is_float:
-            return self.emit(_FLOATING[op], self._float(x, left.type), self._float(z, right.type))
-        return self.emit(_INTEGER[op], x, z)
+            return self.emit(_FLOATING[op], self._float(left_value, left.type), self._float(right_value, right.type))
+        return self.emit(_INTEGER[op], left_value, right_value)
 
     def _float(self, register: int, source: Type) -> int:
         return register if source.is_float else self._cast(register, source, FLOAT)
@@ -345,15 +342,15 @@ class VectorProgram:
     predicate_registers: np.ndarray  # the register that has the value of each condition at the end
     derived_registers: np.ndarray  # the same for each derived column
 
-    def sums_by_result(self, counts: Int64) -> tuple[list[int], list[int]]:
-        """Return a sum of counts (int64[I], by instruction) for each predicate and derived column: over its code."""
-        needed: dict[int, frozenset[int]] = {}  # the instructions that the present value of each register needs
+    def sums_by_result(self, instruction_counts: Int64) -> tuple[list[int], list[int]]:  # int64[I], such as overflows
+        """Add up the counts of all instructions that each predicate, and each derived column, depends on."""
+        needed: dict[int, frozenset[int]] = {}  # by register: the instructions that its value so far depends on
         for index, (op, target, *operands) in enumerate(self.code.tolist()):
             needed[target] = frozenset({index}).union(
                 *(needed[register] for register in _register_operands(op, operands))
             )
         predicate_sums, derived_sums = (
-            [sum(int(counts[index]) for index in needed[register]) for register in registers.tolist()]
+            [sum(int(instruction_counts[index]) for index in needed[register]) for register in registers.tolist()]
             for registers in (self.predicate_registers, self.derived_registers)
         )
         return predicate_sums, derived_sums
@@ -405,14 +402,14 @@ class ScalarCode(Lowering):
         self.machine_size = 1
         self._registers_count, self._register_of = 0, dict[Expr, int]()
         self._register: RunRegister | None = None
-        self._variable: Callable[[str], int] | None = None
+        self._variable_number: Callable[[str], int] | None = None
 
     def compile(
         self, expr: Expr, register: RunRegister | None = None, variable: Callable[[str], int] | None = None
     ) -> tuple[int, int, int]:
         """Append code for `expr`; return its first instruction, its end, and the register of the result."""
         self._registers_count, self._register_of = 0, {}
-        self._register, self._variable = register, variable
+        self._register, self._variable_number = register, variable
         first = len(self.instructions)
         result = self.lower(expr)
         self.machine_size = max(self.machine_size, self._registers_count)
@@ -444,26 +441,26 @@ class ScalarCode(Lowering):
         return self._register(kind, variable, argument)
 
     def _aggregate(self, expr: Aggregate) -> int:
-        """Emit an aggregate over a variable's events, such as `sum(b.amount)`. Its value is in registers of the run."""
+        """Emit an aggregate of a variable's bound events, such as `sum(b.amount)`, which registers of the run keep."""
         argument = expr.argument
         if expr.fn == "count" and argument is None:
             return self.emit(o.REGISTER, self._run_register("count", expr.variable))
         assert argument is not None, "only count has no argument"
         if expr.fn == "distinct":  # counted from the bound events, which a run can reach
             assert isinstance(argument, CurrentField), "checked before"
-            assert self._variable is not None, "a predicate of the event alone reads no run"
-            return self.emit(o.DISTINCT, self._variable(expr.variable), self.columns.number(argument.field))
-        present = self.emit(o.REGISTER, self._run_register("present", expr.variable, argument))
+            assert self._variable_number is not None, "a predicate of the event alone reads no run"
+            return self.emit(o.DISTINCT, self._variable_number(expr.variable), self.columns.number(argument.field))
+        values_count = self.emit(o.REGISTER, self._run_register("present", expr.variable, argument))  # not null
         if expr.fn == "count":
-            return present
+            return values_count
         if expr.fn in ("sum", "min", "max"):
             value = self.emit(o.REGISTER, self._run_register(expr.fn, expr.variable, argument))
             # Without values, a sum is 0, but the least and the greatest value are null.
-            return value if expr.fn == "sum" else self.emit(o.NULL_IF_ZERO, value, present)
+            return value if expr.fn == "sum" else self.emit(o.NULL_IF_ZERO, value, values_count)
         if expr.fn == "avg":
-            return self.average(expr).high
-        count = self.emit(o.TO_FLOAT, present, self.constants.add(1, is_float=False))  # divided by 1
-        return self._standard_deviation(expr.variable, argument, count)
+            return self.average(expr).high  # without its rounding error
+        float_count = self.emit(o.TO_FLOAT, values_count, self.constants.add(1, is_float=False))  # divided by 1
+        return self._standard_deviation(expr.variable, argument, float_count)
 
     def average(self, expr: Expr) -> Twofold:
         """Emit an average as a float and its rounding error, from the exact sum that the run has in two registers."""

@@ -21,28 +21,24 @@ HISTORY = "history"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the event table. `retained`: conditions or measures read it from bound events.
-
-    `computed` is a function of one text or time field of the event, in column `source`; the engine fills the column
-    (functions/columns.py), and also a column with a `history` (histories/values.py).
-    """
+    """A column of the event table: a field of the events, or a value that the engine computes for each event."""
 
     name: str
     type: Type
-    retained: bool
-    derived: bool = False
-    source: int = -1
-    computed: Call | None = None
-    history: bool = False
+    retained: bool  # stored with bound events, because conditions or measures read it from them
+    derived: bool = False  # the value of an expression of one event, which aggregates read
+    source: int = -1  # the column of the field that `computed` reads
+    computed: Call | None = None  # a function of one text or time field (functions/columns.py)
+    history: bool = False  # an aggregate over the key's past events, or the names of incomplete ones (INCOMPLETE)
 
     @property
-    def is_read(self) -> bool:
+    def is_field(self) -> bool:
         """True if the column is a field of the events, unchanged."""
         return not (self.derived or self.computed or self.history)
 
     @property
-    def is_emitted(self) -> bool:
-        """True if it is a history that is stored with bound events, because a match may come after its last event."""
+    def is_stored_history(self) -> bool:
+        """True for a history whose values are stored with bound events, for a match that comes after its last event."""
         return self.history and self.retained and self.name != INCOMPLETE
 
     @property

@@ -3,8 +3,7 @@
     pattern ──build──▶ automaton ──compile_tables──▶ tables, code ──pack──▶ piece ─┐
     pattern ─────────────────────────── … ─────────────────────────────────▶ piece ─┴─link──▶ program
 
-A piece is compiled once and cached. So a changed rule costs its own compilation and the addition of offsets. Nothing is
-compiled to machine code here.
+A piece is compiled once and cached. So a changed rule costs its own compilation and the addition of offsets.
 Tested by: tests/nfa/test_compile.py, tests/nfa/test_shared.py, tests/lang/golden/diagnostics/
 """
 
@@ -34,14 +33,14 @@ from cep.nfa.rule_tables import compile_tables
 
 
 def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece:
-    """Compile a single bound pattern. Raises: CompileError.
+    """Compile one pattern to a piece: its tables in one array, which `link` joins with others. Raises: CompileError.
 
     | pass | converts | in |
     | --- | --- | --- |
-    | build | structure → positions and their waits | positions.py |
-    | compile_tables | conditions → conjuncts → predicates and code → tables | rule_tables.py, simplify.py, code.py |
-    | write_predicates | predicates → code that evaluates them, atoms that look them up | predicates.py |
-    | pack | the rule's own numbers → shared numbers → one array of words | piece.py |
+    | build | structure → positions, with their waits (transitions to a next position) | positions.py |
+    | compile_tables | conditions → predicates (of one event) and code → tables | rule_tables.py, simplify.py, code.py |
+    | write_predicates | predicates → code, and comparisons ("atoms") by which an index finds them | predicates.py |
+    | pack | numbers of this rule → numbers that all rules share → one array of words | piece.py |
     """
     automaton = build(pattern.structure)
     rule = compile_tables(pattern, schema, automaton)

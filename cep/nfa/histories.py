@@ -190,7 +190,7 @@ class HistoryPlan:
     @cached_property
     def stored_columns(self) -> tuple[Column, ...]:
         """The stored columns of past events: fields, and the results of lists."""
-        return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_read or c.is_listed)
+        return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_field or c.is_listed)
 
     @cached_property
     def events_max(self) -> int:

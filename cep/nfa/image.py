@@ -90,9 +90,7 @@ class Image:
 
 
 def image_of(joined: JoinedPieces, program_number: ProgramNumbers, code: Int64, constants: Int64) -> Image:
-    """Return the image. Shapes: code int64[n, MACHINE_WIDTH] in numbers of the program, the code of the rules first;
-    constants int64[m].
-    """
+    """Return the image. Shapes: code int64[n, MACHINE_WIDTH], the one of the rules first; constants int64[m]."""
     states, waits, guards = joined.rows(Section.STATES), joined.rows(Section.WAITS), joined.rows(Section.GUARDS)
     bounds, guard_bounds = joined.rows(Section.BOUNDS), joined.rows(Section.GUARD_BOUNDS)
     marks = joined.rows(Section.MARKS)

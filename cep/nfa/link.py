@@ -4,9 +4,8 @@
 
 Every number of a piece becomes a number of the program: a number of its own by adding the start of its part, a shared
 number by a table. This is arithmetic on the arrays of all rules at once, so a change of one rule among thousands costs
-a few milliseconds. Equal predicates of different rules become one, and so do equal instructions. Shared items are
-numbered in the order in which rules use them. So the same rules give the same program on every machine, independent of
-earlier compilations in the process.
+a few milliseconds. Shared items are numbered in the order in which rules use them, so the same rules give the same
+program on every machine, independent of earlier compilations in the process.
 Tested by: tests/nfa/test_shared.py, tests/nfa/test_compile.py, tests/nfa/test_predicates.py
 """
 
@@ -50,18 +49,19 @@ class JoinedPredicates:
     """The distinct conditions of single events ("predicates") of all rules of a program.
 
     An index on a column finds most predicates by a constant that they compare with; the rest of such a predicate is
-    checked for the events that the index finds. Code evaluates the other predicates for each event.
+    checked for the events that the index finds. The other D predicates are evaluated for each event. A shared number
+    identifies a predicate in the whole process; a program has its own numbers 0, 1, 2, … for the ones that it uses.
     """
 
     count: int
-    program_number: Int64  # by shared number of a predicate, -1 for an unused one
-    evaluated: Int64  # int64[D], the numbers of the evaluated predicates
-    evaluated_code: Int64  # int64[n, 5], rows as in JoinedVector.code
+    program_number: Int64  # the number in the program, by shared number; -1 for an unused predicate
+    evaluated: Int64  # int64[D], the program's numbers of the evaluated predicates
+    evaluated_code: Int64  # int64[instructions, 5], rows as in JoinedVector.code
     results: Int64  # int64[D], the instruction that computes each evaluated predicate
     groups: list[tuple[int, int]]  # (kind of index, column) of each index
     sizes: Int64  # the number of entries of each index
-    entries: Int64  # int64[E, INDEX_ENTRY_WIDTH] by index; a predicate has an entry for each constant
-    rest: Int64  # the code of the rests; the code offsets of entries count from its first instruction
+    entries: Int64  # int64[E, INDEX_ENTRY_WIDTH] by index; a predicate has one of the E entries for each constant
+    rest: Int64  # the code for the rests of predicates; the code offsets of entries count from its first instruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,14 @@ def join_predicates(joined: JoinedPieces, symbols: Symbols) -> JoinedPredicates:
 
 
 def join_vector(joined: JoinedPieces, symbols: Symbols, predicates: JoinedPredicates) -> JoinedVector:
-    """Join the code of all derived columns (expressions of one event), then of the evaluated predicates, each once."""
+    """Join the code of all derived columns (expressions of one event) and evaluated predicates, without repetition."""
     shared_numbers, code_lengths = joined.rows(Section.DERIVED).T
-    # Each shared number gets a number in the program; `first` is the row of its first use.
-    derived_ids, derived_number, first = assign_numbers(shared_numbers, len(symbols.derived))
+    # `symbols` number items for the whole process; the program numbers the ones that it uses. first: rows of first use.
+    used_derived, derived_number, first = assign_numbers(shared_numbers, len(symbols.derived))
     code_rows = join_ranges(range_starts(code_lengths)[first], code_lengths[first])
     code = np.concatenate([joined.rows(Section.DERIVED_CODE)[code_rows], predicates.evaluated_code])
     _, row_of_instruction, first_rows = assign_numbers(code[:, 0], len(symbols.instructions))
-    derived = [symbols.derived.items[number] for number in derived_ids.tolist()]
+    derived = [symbols.derived.items[number] for number in used_derived.tolist()]
     return JoinedVector(
         code=code[first_rows],
         row_of_instruction=row_of_instruction,
@@ -219,12 +219,12 @@ def link(
     row_registers, start_runs = _first_runs(joined, image)
     relevance_first, relevance = _relevance(joined, program_number)
     streams, stream_of = _streams(rule_rows[:, RULE_STREAM], symbols, len(schema.event_types))
-    rows = _rows(rule_rows, joined, image, rules)
+    rows = _rule_rows(rule_rows, joined, image, rules)
     rows[:, y.R_COUNTS] = stream_of + 1
     handovers = _handovers(rules)
     at_rest = image.at_code + MACHINE_WIDTH * int(joined.counts(Section.CODE).sum())
     filled = finish_predicates(predicates, program_number, at_rest)
-    shared = _shared(joined, handovers, rows, program_number, symbols, max(filled.count, 1))
+    shared = _shared_prefixes(joined, handovers, rows, program_number, symbols, max(filled.count, 1))
     relevance_first, relevance = without_deferred(relevance_first, relevance, shared)
     states_counts = joined.counts(Section.STATES).tolist()
     places = zip((rule.identity for rule in rules), image.first_state.tolist(), states_counts, strict=True)
@@ -272,36 +272,40 @@ def _described(
     return columns
 
 
-def _rows(rule_rows: Int64, joined: JoinedPieces, image: Image, rules: Sequence[DeployedRule]) -> Int64:
-    """Fill the table of rules for the kernels: int64[rules, RULE_WIDTH]. Offsets of a rule become offsets in the image.
+def _rule_rows(rule_rows: Int64, joined: JoinedPieces, image: Image, rules: Sequence[DeployedRule]) -> Int64:
+    """Fill the table of rules for the kernels: int64[rules, RULE_WIDTH]. Counts of a piece become offsets in the image.
 
-    A rule processes events in [from, until). From `starts_until` on, it begins no match.
+    A piece is a compiled rule; the image has the words of all pieces. A rule processes events in [from, until). From
+    `starts_until` on, it begins no match.
     """
     rows = rule_rows[:, : y.RULE_WIDTH].copy()
     rows[:, y.R_NUMBER] = np.arange(len(rows))
     rows[:, y.R_START_STATE] = image.first_state
-    rows[:, y.R_END_STATE] += image.first_state
+    rows[:, y.R_END_STATE] += image.first_state  # before: the number of the rule's NFA states
     first_measure = image.at_measures + y.MEASURE_WIDTH * range_starts(joined.counts(Section.MEASURES))
     rows[:, y.R_MEASURES] = first_measure
-    rows[:, y.R_MEASURES_END] = first_measure + y.MEASURE_WIDTH * rule_rows[:, y.R_MEASURES_END]
+    rows[:, y.R_MEASURES_END] = first_measure + y.MEASURE_WIDTH * rule_rows[:, y.R_MEASURES_END]  # their count
     rows[:, y.R_FROM_MS] = np.fromiter((rule.from_ms for rule in rules), np.int64, len(rules))
     rows[:, y.R_STARTS_UNTIL_MS] = np.fromiter((rule.starts_until_ms for rule in rules), np.int64, len(rules))
     rows[:, y.R_UNTIL_MS] = np.fromiter((rule.until_ms for rule in rules), np.int64, len(rules))
     return rows
 
 
-def _shared(
+def _shared_prefixes(
     joined: JoinedPieces, handovers: Sequence[tuple[int, int, int]], rows: Int64, program_number: ProgramNumbers,
     symbols: Symbols, bitmaps_count: int,
 ) -> tuple[SharedStart, ...]:  # fmt: skip
-    """Find the prefixes (first conditions of patterns) that rules share; write their numbers into the rules' rows."""
+    """Find the prefixes (first conditions of patterns) that rules share, so that their events are stored only once.
+
+    A rule's row gets the number of its shared prefix. `bitmaps_count` bitmaps of events precede the ones of prefixes.
+    """
     counts = joined.counts(Section.PREFIXES)
     prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
     rule = np.repeat(np.arange(len(counts)), counts)
     length = 1 + join_ranges(np.zeros(len(counts), np.int64), counts)  # 1, 2, … for the prefixes of each rule
     prefixes[rule, length - 1] = joined.rows(Section.PREFIXES)[:, 0]
-    # A version that hands its runs over to another version shares no prefix: the owner of a run depends on its time.
-    prefixes[[number for _, *both in handovers for number in both]] = -1
+    # Versions that hand over runs share no prefix: before the handover a run belongs to the giver, later to the taker.
+    prefixes[[number for _, *giver_and_taker in handovers for number in giver_and_taker]] = -1
     states_count = int(joined.counts(Section.STATES).sum())
     prefix_symbols = symbols.prefixes.items
     shared = shared_starts(prefixes, rows, program_number.predicate, states_count, prefix_symbols, bitmaps_count)
@@ -344,21 +348,21 @@ def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, 
 
 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
-    """Return (time, giver, taker) for each version of a rule that takes over the open runs of its previous version.
+    """Return (time, giver, taker) for each rule version that takes over the open runs of its version number `carries`.
 
-    The giver is an interval that still processes events then: one that ended earlier has no runs left.
+    `rules` have a version once for each interval of its deployment. An interval that ended before has no runs to give.
     """
     takers = [(number, rule) for number, rule in enumerate(rules) if rule.carries]
     if not takers:
         return ()
-    versions: dict[tuple[str, int, str], list[int]] = {}
+    intervals: dict[tuple[str, int, str], list[int]] = {}
     for number, rule in enumerate(rules):
-        versions.setdefault((rule.rule_id, rule.version, rule.status), []).append(number)
+        intervals.setdefault((rule.rule_id, rule.version, rule.status), []).append(number)  # live or shadow
     return tuple(
         sorted(
             (rule.from_ms, giver, taker)
             for taker, rule in takers
-            for giver in versions.get((rule.rule_id, rule.carries, rule.status), ())
+            for giver in intervals.get((rule.rule_id, rule.carries, rule.status), ())
             if rules[giver].until_ms > rule.from_ms
         )
     )

@@ -30,19 +30,20 @@ from cep.nfa.tables import DERIVED, WaitRow
 
 
 class Section(IntEnum):
-    """The sections of a piece, in their order. A piece is one compiled rule. Comments list the columns of a row.
+    """The sections of a piece (one compiled rule), in their order. Comments list the columns of a section's rows.
 
     The linker joins the pieces of all rules to the image, the array that kernels read. A row refers to rows of another
-    section by their count or number, not by an offset.
+    section by their count or number, not by an offset. A wait is a transition that a run waits for, a guard is an event
+    that closes it, and a bound limits its time.
     """
 
     RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA
-    STATES = 1  # count of waits, accept, accept_register, accept_min, count of actions, variable
-    WAITS = 2  # as in the image; then the counts of marks, guards and bounds, and a bit for each wait that reopens it
+    STATES = 1  # waits, 1 if it accepts, its loop counter's register, least count to accept, actions, variable
+    WAITS = 2  # as in the image; counts of marks, guards and bounds; a bit for each wait that keeps it open (reopens)
     GUARDS = 3  # as in the image, with the count of bounds in place of their range
     BOUNDS = 4  # time limits of waits; the ones of guards are GUARD_BOUNDS
     MARKS = 5  # registers that a wait sets to the row of the event it takes
-    ACTIONS = 6  # updates of registers by a taken event; a column below 0 is -1 - the number of a derived column
+    ACTIONS = 6  # updates of registers by a taken event; column -1 - n means the derived column (below) number n
     MEASURES = 7
     CODE = 8  # of the rule's conditions and measures
     REGISTERS = 9  # 1 for each register that holds a row of the event table
@@ -52,7 +53,7 @@ class Section(IntEnum):
     DERIVED_CODE = 13  # instruction's number, op, a, b, c
     PREDICATES = 14  # predicate (condition of one event), event type or -1, count of instructions, count of atoms
     PREDICATE_CODE = 15  # instruction's number, op, a, b, c
-    ATOMS = 16  # comparison that an index can answer: index, count of constants, length of the rest's code, its result
+    ATOMS = 16  # comparisons for an index: index, count of constants; length and result register of the rest's code
     VALUES = 17  # constants of atoms
     REST_CODE = 18  # code of the rest: the other comparisons of an atom's predicate
     PREFIXES = 19  # prefix, the predicate by which it extends the prefix before
@@ -162,18 +163,18 @@ class _SharedNumbers:
 
     def __init__(self, symbols: Symbols, constants: Constants, columns: ColumnMap) -> None:
         """Find the shared number of each constant and column of one rule; `symbols` are shared by all rules."""
-        self._symbols, self._piece_constants, self._piece_columns = symbols, constants, columns
+        self._symbols, self._rule_constants, self._rule_columns = symbols, constants, columns
         texts = dict(constants.texts)
         self._constants: list[int] = []
         for index, slot in enumerate(constants.slots):
-            is_text = index in texts  # identified by itself: its slot is empty until a batch of events numbers texts
+            is_text = index in texts  # its slot has a number only during a batch of events: another one in each batch
             self._constants.append(symbols.constants.number((is_text, texts[index] if is_text else slot)))
         self._columns: list[int] = []
         self._retained: list[int] = []
         for name, source, function, is_retained in columns.described():
             shared_source = source if source < 0 else self.column(source)  # -1: not a function of another column
             self._columns.append(y.COLUMNS_FIXED + symbols.columns.number((name, shared_source, function)))
-            self._retained.append(int(is_retained))
+            self._retained.append(int(is_retained))  # 1: stored with bound events
 
     def column(self, number: int) -> int:
         return number if number < y.COLUMNS_FIXED else self._columns[number - y.COLUMNS_FIXED]
@@ -182,11 +183,11 @@ class _SharedNumbers:
         return [[number, retained] for number, retained in zip(self._columns, self._retained, strict=True)]
 
     def atom(self, atom: Atom, rest: tuple[int, int, int]) -> list[int]:
-        group = self._symbols.groups.number((atom.kind, self.column(self._piece_columns.number(atom.field))))
+        group = self._symbols.groups.number((atom.kind, self.column(self._rule_columns.number(atom.field))))
         return [group, len(atom.values), rest[1] - rest[0], rest[2]]
 
     def values(self, atom: Atom) -> list[int]:
-        return [self._constants[self._piece_constants.add(value, is_float=False)] for value in atom.values]
+        return [self._constants[self._rule_constants.add(value, is_float=False)] for value in atom.values]
 
     def action(self, row: tuple[int, ...], derived: Sequence[int]) -> list[int]:
         kind, register, column, other = row

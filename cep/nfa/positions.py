@@ -46,8 +46,9 @@ class Guard:
     `moment` is the time at which the guard applies:
     - "before": before the wait may take the event; "after": after it.
     - "next": after, and only at the very next event.
-    - "stop": after, for the stop event s of `a -> b+ until s`, unless an open wait keeps this one open (Wait.reopens).
-    - "greedy": before, until a stop event (a guard "frees") ends the greed: a greedy loop takes every event it can.
+    - "stop": after, for the stop event s of `a -> b+ until s`, unless another open wait keeps it open (Wait.reopens).
+    - "greedy": before, as long as a greedy loop takes every event it can.
+    - "frees": closes nothing. Its stop event ends the greed of the loop, so the "greedy" guards no longer apply.
 
     The guard of a greedy loop has the bounds of the loop: an event that is too early or too late for another repetition
     does not close the waits after the loop.
@@ -64,15 +65,15 @@ class Guard:
 class Wait:
     """One way to continue from a position: take an event that matches `target`'s variable.
 
-    A wait without target is an absence. The match is complete if the wait is still open when its window closes, or
-    (link NEXT) when the next event has come.
+    A wait without target is an absence (of a forbidden event). The match is complete if the wait is still open when its
+    window closes, or, if only the next event is forbidden (link NEXT), when the next event has come.
 
     `reopens` is for the wait for c in `(a -> b)+ -> c`: it stays open after it has taken an event, as long as the run
     also waits for another round of the group, because c may follow that round, too.
     """
 
     target: int | None
-    link: ir.Link | None = None  # None: the link of the step that contains the fragment
+    link: ir.Link | None = None  # whether it takes the next or a later event; None: as the step that it enters says
     guards: tuple[Guard, ...] = ()  # events that close the wait
     bounds: tuple[Bound, ...] = ()  # limits of time
     counted: tuple[int, int | None] = (0, None)  # open while the position's loop counter is in this half-open interval
@@ -129,7 +130,7 @@ class _Loop:
 
 @valueclass(frozen=True, slots=True)
 class _Fragment:
-    """A part of the pattern as waits: how to enter it, and where it ends.
+    """A part of the pattern: the waits (transitions that a run waits for) which enter it, and the exits where it ends.
 
     The skip fields apply to a wait that skips the part, such as the wait for c after a in `a -> (b* -> !x) -> c`.
     """
@@ -137,8 +138,8 @@ class _Fragment:
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
     nullable: bool  # it may match no event
-    skip_guards: tuple[Guard, ...] = ()  # events that close that wait: x, and b if the loop is greedy
-    loops: tuple[_Loop, ...] = ()  # at its end: an event forbidden after the part is forbidden between their iterations
+    skip_guards: tuple[Guard, ...] = ()  # guards: events that close that wait, here x, and b if the loop is greedy
+    loops: tuple[_Loop, ...] = ()  # at its end; an event forbidden after the part may not come between their rounds
     may_skip_first: bool = False  # its first step is optional
     skip_absences_ms: tuple[int | None, ...] = ()  # the time of each forbidden event among the skip guards; None: any
     skip_bounds: tuple[Bound, ...] = ()  # time limits of the skipped steps
@@ -150,10 +151,10 @@ _INNER_LINK = {
 
 
 def build(structure: ir.SequenceNode) -> Automaton:
-    """Build the automaton of a bound structure. Raises: CompileError, also for an absence that nothing can follow."""
+    """Build the automaton of a structure with bound parameters. Raises: CompileError."""
     builder = _Builder()
     fragment = builder.node(structure)
-    # Any event may begin a match, so guards and bounds that need an earlier event do not apply.
+    # No event precedes a match, so guards after an event and time limits since the last event (no group) do not apply.
     builder.positions[0].waits = [
         replace(
             wait,
@@ -165,10 +166,10 @@ def build(structure: ir.SequenceNode) -> Automaton:
     ]
     for exit_ in fragment.exits:
         position = builder.positions[exit_.position]
-        if exit_.absences_ms:  # the pattern ends in an absence: a wait without target, which time completes
+        if exit_.absences_ms:  # it ends in forbidden events (absences): a wait without target, which time completes
             link = ir.Link.NEXT if all(g.moment != "after" for g in exit_.guards) else ir.Link.FOLLOWED_BY
-            bounds = _certain(exit_.absences_ms) + (() if exit_.window is None else (exit_.window,))
-            counted = exit_.count_min, exit_.count_max
+            bounds = _bound_of_absences(exit_.absences_ms) + (() if exit_.window is None else (exit_.window,))
+            counted = exit_.count_min, exit_.count_max  # of the loop counter
             position.waits.append(Wait(target=None, link=link, guards=exit_.guards, bounds=bounds, counted=counted))
         else:
             position.accept_min = min(exit_.count_min, position.accept_min) if position.accepts else exit_.count_min
@@ -187,7 +188,7 @@ def _gap(min_ms: int, max_ms: int | None) -> tuple[Bound, ...]:
     return () if min_ms == 0 and max_ms is None else (Bound(min_ms, max_ms),)
 
 
-def _certain(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
+def _bound_of_absences(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
     """Return the bound after which all absences at the end of a match are certain; empty if one lacks a time."""
     times_ms = [time_ms for time_ms in absences_ms if time_ms is not None]
     return (Bound(0, max(times_ms)),) if len(times_ms) == len(absences_ms) else ()
@@ -250,8 +251,7 @@ def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
     """Return the guards of a wait for `variable`, with its stop events.
 
     If a stop event matches the loop, a relaxed wait does not take or skip it: the wait ends. A stop event before the
-    step's least time is skipped like any other event. So is one while the wait would stay open even after taking an
-    event.
+    step's least time is skipped like any other event, and so is one if a take would leave the wait open (reopens).
     """
     if wait.link is not ir.Link.FOLLOWED_BY:
         return wait.guards
@@ -285,7 +285,7 @@ class _Builder:
         return self._any_order(node)
 
     def _variable(self, node: ir.VarNode) -> _Fragment:
-        """Build one variable with its quantifier, such as `b{2,5}`. A loop has a wait back to itself."""
+        """Build one variable with its quantifier, such as `b{2,5}`. A loop has a wait (transition) back to itself."""
         quantifier, until = node.quantifier, node.quantifier.until
         count_min = bound_number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else bound_number(quantifier.max_count)
@@ -296,11 +296,11 @@ class _Builder:
         if count_max == 1:
             return _Fragment((entry,), (Exit(position),), nullable=count_min == 0, skip_guards=skip_guards)
         gap = () if quantifier.gap_ms is None else (Bound(0, bound_number(quantifier.gap_ms)),)
-        greed_guards = _greed_guards(node.variable, untils, gap) if quantifier.greedy else ()
-        stop = () if until is None else (Guard("before", condition=until),)
+        greed_guards = _greed_guards(node.variable, untils, gap) if quantifier.greedy else ()  # no later step takes b
+        stop_guards = () if until is None else (Guard("before", condition=until),)
         link = _INNER_LINK[quantifier.inner]
         loop = self._loop(count_min)
-        repetition = Wait(position, link, stop, gap, counted=(0, count_max), enters_loop=False, untils=untils)
+        repetition = Wait(position, link, stop_guards, gap, counted=(0, count_max), enters_loop=False, untils=untils)
         self.positions[position].waits.append(replace(repetition, loop=loop.number))
         # A greedy loop is left by an event that cannot repeat it; after count_max repetitions, by any event.
         exits = [Exit(position, max(count_min, 1), count_max if greed_guards else None, guards=greed_guards)]
@@ -326,9 +326,10 @@ class _Builder:
         return self._repeat(node.quantifier, lambda: self._windowed(node.steps, window))
 
     def _windowed(self, steps: tuple[ir.Step, ...], window: Bound) -> _Fragment:
-        """Build one round of a group that has a window, which begins with the round's first event.
+        """Build one round (repetition) of a group with a window: a limit of the time since the round's first event.
 
-        A round that ends in an absence is certain when the window closes, so its exit keeps the window.
+        A round that ends in an absence (forbidden event) is complete when the window closes, so its exit keeps it. The
+        guards of greedy loops get it, too, because an event after the window repeats no loop.
         """
         assert window.group is not None, "a group's window is measured from its first event"
         first = len(self.positions)
@@ -404,7 +405,10 @@ class _Builder:
         )
 
     def _stoppable(self, until: ir.Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """Build a round of a group with `until`. A stop event ends its waits and its loops' greed; no wait takes it."""
+        """Build one round (repetition) of a group with `until`. A stop event closes its waits; no wait takes it.
+
+        A stop event also frees the run from the guards by which a greedy loop in the round closes later waits.
+        """
         first = len(self.positions)
         fragment = make()
         stop = Guard("before", condition=until)
@@ -429,13 +433,13 @@ class _Builder:
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
     def _steps(self, steps: tuple[ir.Step, ...]) -> _Fragment:
-        """Build a sequence, once. A step after optional steps at its beginning is an entry, too."""
+        """Build a sequence without its repetition. A step after optional steps at its beginning is an entry, too."""
         entries: list[Wait] = []
         open_exits: list[Exit] = []
         loops: tuple[_Loop, ...] = ()
         may_skip_first = False
-        start = Exit(position=0)  # the exit before the sequence: collects guards for entries past skipped steps
-        at_start = True  # all steps so far may be skipped
+        front = Exit(position=0)  # an exit in front of the sequence; it collects the guards of skipped first steps
+        all_optional = True  # so far
         for index, step in enumerate(steps):
             gap_min = 0 if step.gap_min_ms is None else bound_number(step.gap_min_ms)
             gap_max = None if step.gap_max_ms is None else bound_number(step.gap_max_ms)
@@ -444,32 +448,32 @@ class _Builder:
                 moment = "next" if step.link is ir.Link.NEXT and index > 0 else "after"
                 guard = Guard(moment, step.node.variable, bounds=_gap(gap_min, gap_max))
                 self._forbid_between_repetitions(loops, guard)
-                start, *open_exits = (
+                front, *open_exits = (
                     replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, gap_max))
-                    for e in (start, *open_exits)
+                    for e in (front, *open_exits)
                 )
                 continue
             fragment = self.node(step.node)
             gap = _gap(gap_min, gap_max)
             self._join(open_exits, fragment.entries, step.link, gap)
-            if at_start:
-                entries += [_joined(entry, None if index == 0 else step.link, start, gap) for entry in fragment.entries]
+            if all_optional:
+                entries += [_joined(entry, None if index == 0 else step.link, front, gap) for entry in fragment.entries]
             loops = fragment.loops
             may_skip_first = may_skip_first or (index == 0 and (fragment.nullable or fragment.may_skip_first))
-            start, *skipping = (_exit_past(e, fragment, gap) for e in (start, *open_exits))
+            front, *skipping = (_exit_past(e, fragment, gap) for e in (front, *open_exits))
             open_exits = [*fragment.exits, *(skipping if fragment.nullable else ())]
-            at_start = at_start and fragment.nullable
+            all_optional = all_optional and fragment.nullable
         return _Fragment(
-            tuple(entries), tuple(open_exits), nullable=at_start, skip_guards=start.guards,
+            tuple(entries), tuple(open_exits), nullable=all_optional, skip_guards=front.guards,
             loops=() if steps[-1].negated else loops, may_skip_first=may_skip_first,
-            skip_absences_ms=start.absences_ms, skip_bounds=start.bounds,
+            skip_absences_ms=front.absences_ms, skip_bounds=front.bounds,
         )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
         """Forbid an event between the repetitions of a loop, because it is forbidden after the loop.
 
-        A guard for the next event only applies where the loop may be left: before that there is no next step. So a wait
-        may be split by its loop counter into a part without and a part with the guard.
+        The guard closes a wait when the event comes. A guard for the very next event (moment "next") only applies from
+        the count on at which the loop may be left. So a wait may be split into one without and one with the guard.
         """
         # the count from which a loop may be left; None: not before one more repetition
         leaves_at = {loop.number: loop.leaves_at for loop in loops}
@@ -479,7 +483,7 @@ class _Builder:
                 if wait.loop not in leaves_at:
                     waits.append(wait)
                     continue
-                low, high = wait.counted
+                low, high = wait.counted  # a half-open interval of the loop counter; high None: no end
                 guarded_from = leaves_at[wait.loop] if guard.moment == "next" else 0
                 if guarded_from is None or low < guarded_from:
                     unguarded_counts = (low, high if guarded_from is None else guarded_from)
@@ -490,7 +494,7 @@ class _Builder:
             position.waits = waits
 
     def _any_order(self, node: ir.AnyOrderNode) -> _Fragment:
-        """Build steps in any order: each item may be first. The check ensures that none can match zero events."""
+        """Build steps in any order: each item, followed by the others in any order. No item can match zero events."""
         if len(node.items) == 1:
             return self.node(node.items[0])
         entries: list[Wait] = []
@@ -499,10 +503,10 @@ class _Builder:
         for index, item in enumerate(node.items):
             first = self.node(item)
             rest = self._any_order(ir.AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
-            # Items may come at any time after each other, so no bounds of a skipped step apply.
+            # Items may come at any time after each other, so an item's optional last steps limit no time (bounds).
             first_exits = tuple(replace(exit_, bounds=()) for exit_ in first.exits)
             self._join(first_exits, rest.entries, ir.Link.FOLLOWED_BY, bounds=())
             entries.extend(first.entries)
             exits.extend(rest.exits)
-            loops.extend(rest.loops)
+            loops.extend(rest.loops)  # only loops at the end of the part, so not the ones of `first`
         return _Fragment(tuple(entries), tuple(exits), nullable=False, loops=tuple(loops))

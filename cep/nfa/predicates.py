@@ -21,8 +21,7 @@ from cep.lang.ir import Binary, Const, CurrentField, Expr, In, Unary
 from cep.nfa.code import ScalarCode, VectorCode
 from cep.nfa.simplify import all_of
 
-# Below this many predicates on a column, evaluating them for every event is cheaper than an index.
-INDEX_MIN = 8
+INDEX_MIN = 8  # predicates on a column: evaluating fewer for every event is cheaper than an index
 _KINDS = {"==": y.INDEX_EQ, "<": y.INDEX_LT, "<=": y.INDEX_LE, ">": y.INDEX_GT, ">=": y.INDEX_GE}
 _TURNED = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -95,10 +94,10 @@ def _write(
 
 
 def choose(owner: Int64, group: Int64, count: int) -> Int64:
-    """Choose the atom by which an index finds each predicate (condition of one event): int64[count], or -1 without.
+    """Choose the atom by which an index finds each predicate (condition of one event): int64[count], -1 for none.
 
-    An atom is a comparison of a column with constants in a predicate, which an index on the column can answer. Code
-    evaluates the predicates without a chosen atom for each event.
+    An atom is a comparison of a column with constants in a predicate, which an index on the column can answer. A
+    predicate for which none is chosen is evaluated for each event.
     Shapes: owner int64[A] is the predicate of each atom, ascending, and group int64[A] the index that the atom would be
     an entry of. A predicate uses the index that most predicates can use, among equal ones the first. An index for fewer
     than INDEX_MIN predicates is not built.

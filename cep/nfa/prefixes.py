@@ -3,7 +3,7 @@
 A *prefix* of a pattern is its first condition and the conditions that follow, as long as their events complete no
 match: the prefixes of `a -> b -> x -> c` are a, a b, and a b x. While only such events arrive, a rule reports nothing.
 So they are stored once for all rules with the same prefix, until an event of another condition of a rule arrives; then
-the rule processes the deferred events in order (match/plain.py, engine/starts.py). They cost as much as a single rule.
+the rule processes the deferred events in order (match/plain.py, engine/starts.py).
 
     small -> login -> x -> large   ┐ three rules begin with small -> login; they have no longer prefix in common,
     small -> login -> y -> large   ├ so they share this one
@@ -181,9 +181,7 @@ class Symbols:
         return sum(len(numbers) for numbers in tables)
 
 
-# Minimum number of rules with the same prefix. Sharing among fewer costs more than it saves.
-SHARED_MIN = 4
-
+SHARED_MIN = 4  # rules with the same prefix: sharing among fewer costs more than it saves
 _RULE_ID = ""  # no rule has this id
 _LENGTH = "/"  # separates the numbers of rules from the length of their prefix, which is written from 2 on
 Place = tuple[RuleIdentity, int, int]
@@ -193,8 +191,8 @@ Place = tuple[RuleIdentity, int, int]
 class SharedStart:
     """A beginning (prefix) that several rules share: its events are stored once and not once per rule.
 
-    Its events are deferred: the rules process them when an event arrives that may take their runs further. In keyed
-    state they are rows like runs. With several conditions, the ordinal of a row has a bit for each one that holds.
+    Its events are deferred: the rules process them when an event arrives that may take their runs further. Keyed state
+    has them as rows among the runs. With several conditions, RUN_ORDINAL of a row has a bit for each that holds.
     """
 
     slot: int  # the rule number of its rows; the numbers of shared prefixes follow the numbers of rules
@@ -206,11 +204,11 @@ class SharedStart:
     from_ms: int  # its events are in [from_ms, until_ms) …
     until_ms: int
     within_ms: int  # … and needed while a run of this window is open; all three are over all its rules
-    undeferred_bitmap: int  # the bitmap of events that runs wait for, but that are too large to be deferred
+    undeferred_bitmap: int  # the number of a bitmap: events with long texts, which the rules process at once
 
     @property
     def place(self) -> Place:
-        """Return a place as in `Program.places`. It ties stored events to the sharing rules and the prefix's length."""
+        """Return (identity, NFA state, number of states); the identity ties stored events to the rules and length."""
         numbers = ",".join(map(str, self.rules.tolist()))
         length = len(self.predicates)
         return (_RULE_ID, 0, numbers if length == 1 else f"{numbers}{_LENGTH}{length}"), self.nfa_state, 1
@@ -236,12 +234,12 @@ def shared_starts(
     """Return the prefixes (first conditions of patterns) that several rules share; their events are stored once.
 
     Shapes: prefixes int64[rules, lengths] are the prefixes of each rule, the shortest first, as indexes of `symbols`,
-    or -1; rows int64[rules, RULE_WIDTH]; program_predicate int64 translates numbers of conditions. The NFA states and
-    bitmaps of prefixes follow the `states_count` states and `bitmaps_count` bitmaps of the program.
+    or -1; rows int64[rules, RULE_WIDTH]; program_predicate int64 is the program's number of a condition by its shared
+    number. The NFA states and bitmaps of prefixes follow the `states_count` and `bitmaps_count` ones of the program.
     """
     prefixes = prefixes[:, :LENGTH_MAX].copy()
-    # A version that ends shares only its first condition: events that begin none of its runs would otherwise evict, at
-    # the limit of stored events of a key, events that its older runs still need.
+    # A rule version that begins no match from some time on shares only its first condition: at the limit of stored
+    # events of a key, newer events of other rules would otherwise evict events that its older runs still need.
     prefixes[rows[:, y.R_STARTS_UNTIL_MS] < TIME_MS_MAX, 1:] = -1
     chosen = sorted(_chosen(prefixes), key=lambda group: int(group[1][0]))
     return tuple(
@@ -267,10 +265,13 @@ def _shared_start(
     number: int, prefix: PrefixSymbol, rules: Int64, rows: Int64, program_predicate: Int64, states_count: int,
     bitmaps_count: int,
 ) -> SharedStart:  # fmt: skip
-    """Describe one shared prefix: its conditions in the program's numbers, and its interval over all sharing rules."""
+    """Describe one prefix (first conditions) that `rules` share, in the program's numbers, for all of these rules.
+
+    Its steps are the transitions of a run through its conditions: state, condition, next state, 1 if the wait ends.
+    """
     predicates, steps = prefix
     bits = {predicate: bit for bit, predicate in enumerate(predicates)}
-    numbered_steps = [(waiting, bits[predicate], target, ends) for waiting, predicate, target, ends in steps]
+    numbered_steps = [(state, bits[predicate], target, ends) for state, predicate, target, ends in steps]
     return SharedStart(
         slot=len(rows) + number,  # numbered after the rules, their NFA states and their bitmaps
         nfa_state=states_count + number,
@@ -281,15 +282,16 @@ def _shared_start(
         from_ms=int(rows[rules, y.R_FROM_MS].min()),
         until_ms=int(rows[rules, y.R_UNTIL_MS].max()),
         within_ms=int(rows[rules, y.R_WITHIN_MS].max()),
-        undeferred_bitmap=bitmaps_count + number,
+        undeferred_bitmap=bitmaps_count + number,  # of events with long texts, which rules process at once
     )
 
 
 def without_deferred(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """Take the conditions of shared prefixes out of the conditions that each rule reacts to, relevance[first[rule]:].
+    """Return (first, relevance) without the conditions of shared prefixes: rule r reacts to relevance[first[r] : …].
 
-    The events of a prefix are stored once, and the rules process them when another event needs them. Large events
-    of later conditions reach the rules at once, through a bitmap of their own.
+    The events of a prefix (first conditions) are deferred: stored once, and processed when another event needs them. If
+    a prefix has several conditions, a bitmap marks the large events (with long texts) of the later ones. Each of these
+    counts as several at a rule's limits, so the rules react to the bitmap at once.
     """
     if not shared:
         return first, relevance

@@ -88,8 +88,7 @@ class Program:
     without the predicates of a shared prefix; -1 is all events. prefixes[prefix_first[n] : prefix_first[n + 1]] is its
     longest prefix, shared or not. `streams` uint8[streams, event types] mark the event types in which rules count
     positions. `handovers` are (event time, rule, rule that owns its runs from then on), by time. `compared` are the
-    rules with a version in shadow, for which the cost of each version is counted. `lists` are the present lists for its
-    rules; they are not compiled.
+    rules with a version in shadow, for which the cost of each version is counted. `lists` are its rules' present lists.
     """
 
     schema: Schema
@@ -121,8 +120,8 @@ class Program:
     @property
     def columns_read(self) -> tuple[str, ...]:
         """Return the columns of an EventBatch that matching reads."""
-        read = [c.name for c in self.columns[y.COLUMNS_FIXED :] if c.is_read]
-        past = [] if self.histories is None else [c.name for c in self.histories.stored_columns if c.is_read]
+        read = [c.name for c in self.columns[y.COLUMNS_FIXED :] if c.is_field]
+        past = [] if self.histories is None else [c.name for c in self.histories.stored_columns if c.is_field]
         return tuple(dict.fromkeys((*read, *past)))
 
     def column(self, name: str) -> int:
@@ -137,7 +136,7 @@ class Program:
     def fields(self) -> tuple[tuple[int, Column], ...]:
         """The columns that are unchanged fields of the events, with their numbers."""
         first = y.COLUMNS_FIXED
-        return tuple((number, c) for number, c in enumerate(self.columns[first:], start=first) if c.is_read)
+        return tuple((number, c) for number, c in enumerate(self.columns[first:], start=first) if c.is_field)
 
     @cached_property
     def retained(self) -> tuple[tuple[int, Column], ...]:
@@ -151,7 +150,7 @@ class Program:
     @cached_property
     def emitted(self) -> tuple[tuple[int, Column], ...]:
         """The histories that are stored with bound events, with their numbers."""
-        return tuple((number, column) for number, column in self.retained if column.is_emitted)
+        return tuple((number, column) for number, column in self.retained if column.is_stored_history)
 
     def prefix_of(self, rule: int) -> Int32:
         """Return the predicates of a rule's longest prefix (prefixes.py), in order."""

@@ -28,8 +28,6 @@ from cep.nfa.simplify import FALSE, TRUE, Facts, all_of, children, conjuncts, ne
 from cep.nfa.tables import DERIVED, NO_CODE, GuardRow, Row, StateRow, WaitRow
 
 RegisterKey = tuple[str, str, Expr | None]
-
-
 _WAIT_KIND = {Link.NEXT: y.WAIT_STRICT, Link.FOLLOWED_BY: y.WAIT_RELAXED, Link.FOLLOWED_BY_ANY: y.WAIT_ANY}
 _GUARD_KIND = {
     "before": y.GUARD_BEFORE, "after": y.GUARD_AFTER, "next": y.GUARD_NEXT, "greedy": y.GUARD_GREEDY,
@@ -44,14 +42,13 @@ _SIMPLE = {
 }  # fmt: skip
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 COUNT_MAX = TIME_MS_MAX  # no upper limit of a loop counter
-# The registers that hold a row of the event table.
-ROW_KINDS = ("first", "last", "prev", "mark")
+ROW_KINDS = ("first", "last", "prev", "mark")  # the registers that hold a row of the event table
 # The order in which a take updates registers: an action that reads an old value precedes the action that replaces it.
 _ACTION_ORDER = (
     "prev", "rest", "sum", "high", "low", "base", "offset", "offset squared", "min", "max", "present", "first", "last",
     "count", "loop",
 )  # fmt: skip
-# The other register that an action reads, if it is not the number of values.
+# The register that the update of another one reads, if it is not "present" (the number of values).
 _OTHER_OF = {"rest": "sum", "offset": "base", "offset squared": "base"}
 
 
@@ -66,14 +63,14 @@ class RuleTables:
     """The tables and code of one pattern, and facts that a program needs about it, in the rule's own numbers."""
 
     def __init__(self, pattern: PatternIR, schema: Schema) -> None:
-        """Begin with empty tables; `compile` fills them."""
+        """Begin with empty tables; `compile` fills them: states with their waits (transitions) and guards."""
         self.pattern, self.schema = pattern, schema
         self.constants, self.columns = Constants(), ColumnMap(schema)
-        self.predicates = Predicates()
+        self.predicates = Predicates()  # conditions of one event
         self.states: list[StateRow] = []
         self.measure_rows: list[Row] = []
         self.vector, self.scalar = VectorCode(self.constants, self.columns), ScalarCode(self.constants, self.columns)
-        self.prefix = Prefix()
+        self.prefix = Prefix()  # its first conditions, whose events can be stored once for several rules
         self.code_end = 0  # instructions of conditions and measures; the instructions of predicates follow
         self._variables = {v.name: i for i, v in enumerate(self.pattern.variables)}
         self._registers: dict[RegisterKey, int] = {}
@@ -84,9 +81,9 @@ class RuleTables:
         self._has_absence = False
         self._counts_distinct = False
         self._merges = False  # runs with the same future may become one
-        self._control_count = 0  # registers that conditions read; the registers of measures alone follow
+        self._control_count = 0  # the first registers, which conditions read; the others are for measures
         self._is_plain = False  # the simplest matcher suffices: events are only taken or skipped
-        self._stops: list[Expr] = []  # the stop events of the current position's greedy loops
+        self._stops: list[Expr] = []  # the stop events (`until`) of the current position's greedy loops
         self._predicate_of_variable: dict[str, int] = {}  # of variables whose condition reads only the event
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []  # computed columns that aggregates read: number, type
@@ -152,13 +149,13 @@ class RuleTables:
             self.columns.retained.update(self.prefix.columns)
 
     def _may_merge(self, automaton: Automaton) -> bool:
-        """Return True if runs with the same open waits may be merged (kernels/match/merge.py), and if that pays.
+        """Return True if runs with the same open waits (transitions) may be merged, and if that pays.
 
-        They may be merged if they have the same future. That is not so if anything depends on the last taken event, on
-        each single binding, or on its order. It pays if events start branches, so that runs become many.
+        They may if they have the same future: nothing depends on the last taken event (as a bound without group does),
+        on each single binding, or on its order (`skip`). It pays if events start branches, so that runs become many.
         """
         waits = [w for p in automaton.positions[1:] for w in p.waits]
-        # A branch that ends with its event leaves no run.
+        # An event starts a branch if the wait that takes it stays open, unless the event ends the branch at once.
         branches = any(
             (w.link is Link.FOLLOWED_BY_ANY or w.reopens)
             and w.target is not None
@@ -231,20 +228,20 @@ class RuleTables:
         return self._register("loop", str(number), None) if position.loops and is_counted else -1
 
     def _wait_row(self, automaton: Automaton, wait: Wait, loop: int, facts: Facts) -> WaitRow:
-        """Translate a wait of an automaton; also note the events to which the rule reacts because of it."""
+        """Translate a wait (transition) to a row; also note the events to which the rule reacts because of it."""
         assert wait.link is not None, "every wait has been joined"
         low, high = wait.counted  # the interval of the loop counter in which the wait is open
         row = WaitRow(
-            target=-1,
+            target=-1,  # as for an absence; other waits get a target, a predicate and code below
             kind=_WAIT_KIND[wait.link],
             predicate=-1,
             code=NO_CODE,
             simple=NOT_SIMPLE,
             count=(loop if low > 1 or high is not None else -1, low, COUNT_MAX if high is None else high),
             reset=-1,
-            reopens=0,
+            reopens=0,  # set in _write_position
             marks=[self._register("mark", str(mark), None) for mark in wait.begins_groups],
-            guards=[],
+            guards=[],  # set below
             bounds=[self._bound_row(bound) for bound in wait.bounds],
         )
         guards = wait.guards
@@ -281,7 +278,7 @@ class RuleTables:
         return GuardRow(_GUARD_KIND[guard.moment], predicate, code, freed, bounds)
 
     def _guard_condition(self, guard: Guard, facts: Facts) -> tuple[int, Row]:
-        """Compile the condition of an event that closes a wait: a predicate of the event or -1, and code of the run."""
+        """Compile the condition of a guard's event: a predicate of the event or -1, and code that reads the run."""
         if guard.variable in self._predicate_of_variable and guard.condition is None and not guard.unless:
             return self._predicate_of_variable[guard.variable], NO_CODE
         conditions, event_type = conjuncts(guard.condition, facts), None
@@ -290,19 +287,22 @@ class RuleTables:
             conditions = variable_conditions + conditions
         for unless in guard.unless:
             conditions = conditions + _not_true(unless, facts)
-        predicate, code, _ = self._compile_conjuncts(conditions, event_type, facts, allow_simple=False)
+        predicate, code, _ = self._compile_conjuncts(conditions, event_type, allow_simple=False)
         return predicate, code
 
     # ----------------------------------------------------------------------------------------------- conditions
 
     def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
-        """Compile "the event matches the variable, and no stop event (`until`)" as `_compile_conjuncts` does."""
+        """Compile "the event matches the variable, and no stop event (`until`)". `facts`: which variables are bound.
+
+        Returns: (predicate of the event alone or -1, code that reads the run or NO_CODE, its fast form or NOT_SIMPLE).
+        """
         if not untils and variable in self._predicate_of_variable:
             return self._predicate_of_variable[variable], NO_CODE, NOT_SIMPLE
         conditions, event_type = self._conjuncts_of(variable, facts)
         for until in untils:
             conditions = conditions + _not_true(until, facts)
-        compiled = self._compile_conjuncts(conditions, event_type, facts, allow_simple=True)
+        compiled = self._compile_conjuncts(conditions, event_type, allow_simple=True)
         where = self.pattern.variable(variable).where
         if not untils and (where is None or not needs_run(where)):
             self._predicate_of_variable[variable] = compiled[0]  # it reads no run, so it is the same at every position
@@ -315,12 +315,12 @@ class RuleTables:
         return conjuncts(declared.where, facts), None if single else self.schema.code(declared.event_type)
 
     def _compile_conjuncts(
-        self, conditions: list[Expr], event_type: int | None, facts: Facts, allow_simple: bool
+        self, conditions: list[Expr], event_type: int | None, allow_simple: bool
     ) -> tuple[int, Row, Row]:
         """Compile conditions of the event alone to a predicate, and the others, which read the run, to code.
 
         Returns: (predicate or -1, code or NO_CODE, simple form or NOT_SIMPLE). A single comparison with a field of a
-        bound event gets the simple form, which is faster than code; guards have none.
+        bound event gets the simple form, which is faster than code; not for guards (events that close a wait).
         """
         run_conditions = [p for p in conditions if needs_run(p)]
         event_conditions = [p for p in conditions if p not in run_conditions] if run_conditions else conditions
@@ -376,9 +376,10 @@ class RuleTables:
     # ------------------------------------------------------------------------------------------------ registers
 
     def _register(self, kind: str, variable: str, argument: Expr | None) -> int:
-        """Return the register of a value of a run; create a new one, with registers that its update reads.
+        """Return the register of a run for a value; create a new one, with the registers that its update reads.
 
-        `kind` names the value: see `_action`. An update of an aggregate reads "present", the number of its values.
+        `kind` is the row of a variable's event, such as "last", or a count, or a part of an aggregate, such as its sum.
+        The update of a part also reads the number of values ("present"), or the part in _OTHER_OF.
         """
         key = (kind, variable, argument)
         if key not in self._registers:
@@ -427,10 +428,10 @@ class RuleTables:
         other_register = self._registers[_OTHER_OF.get(kind, "present"), variable, argument]
         if isinstance(argument, CurrentField):
             column = self.columns.number(argument.field)
-            if self._merges:  # a merged run loses its own sums, so measures are computed from stored events
+            if self._merges:  # merged runs lose their own sums: a match adds up the stored column of its events
                 self.columns.retained.add(column)
             return code, register, column, other_register
-        self._merges = False  # the computed column of an expression is not stored with bound events
+        self._merges = False  # a computed column is not stored with bound events, so a match could not sum it
         derived = self.vector.derived(argument)
         self.derived_types.append((derived, argument.type))
         return code, register, DERIVED + derived, other_register

@@ -1,7 +1,7 @@
 """A comparison with an average → instructions that compute with twice the digits of a float.
 
 An average of decimals is rarely a float, so a comparison of rounded numbers would hold for equal payments. Here a
-number is a *twofold*: a high float and the rest. A third register has the number's size, to which the error is
+number is a *twofold*: a high float and the rest. A third register has the number's error scale, to which the error is
 proportional. Two sides whose difference is within the error are equal.
 
     amount > 1.2 * avg(tx.amount over previous 30 d)
@@ -19,23 +19,21 @@ from cep.kernels.expressions import opcodes as o
 from cep.lang.ir import Aggregate, Binary, Cast, Const, CurrentField, Expr, History, Unary, VarField
 from cep.nfa.simplify import children
 
-# The error of a number that is only known as a float, in units of a twofold's error: 2^-48 of the number.
-FLOAT_SIZE = 2.0**50
-# Two sides whose difference is at most this share of their sizes are equal (kernels/expressions/twofold.py).
-LEVEL = 2.0**-98
+FLOAT_ERROR = 2.0**50  # the error of a number only known as a float, in a twofold's errors: 2^-48 of the number
+LEVEL = 2.0**-98  # a difference of at most this share of the error scales counts as 0 (kernels/expressions/twofold.py)
 _COMPARE = {"<": o.FLT, ">": o.FLT, "<=": o.FLE, ">=": o.FLE, "==": o.FEQ, "!=": o.FNE}
 _EXACT_FLOATS = ("sum", "min", "max", "first", "last")
 
 
 class Twofold(NamedTuple):
-    """The registers of a number high + low with twice the digits of a float, and of `size`, which bounds its error.
+    """The registers of a number high + low with twice the digits of a float, and of its `error_scale`.
 
-    The rounding error is at most LEVEL times the size, which is as large as the numbers that were added.
+    The rounding error is at most LEVEL times the error scale, which is as large as the numbers that were added.
     """
 
     high: int
     low: int
-    size: int
+    error_scale: int
 
 
 class Code(Protocol):
@@ -77,11 +75,11 @@ def written_rest(value: float) -> float:
 def compare_twofold(code: Code, expr: Binary) -> int:
     """Emit a comparison in which an average occurs. A difference within the errors of both sides counts as 0."""
     left, right = (_lower_twofold(code, side) for side in (expr.left, expr.right))
-    size = code.emit(o.FADD, left.size, right.size)
+    error_scale = code.emit(o.FADD, left.error_scale, right.error_scale)
     # If the sides are close to each other, the difference of the high parts is exact.
     highs = code.emit(o.FSUB, left.high, right.high)
     difference = code.emit(o.FADD, highs, code.emit(o.FSUB, left.low, right.low))
-    settled = code.emit(o.FSETTLE, difference, size)
+    settled = code.emit(o.FSETTLE, difference, error_scale)
     zero = code.constant(0.0, is_float=True)
     sides = (zero, settled) if expr.op in (">", ">=") else (settled, zero)
     return code.emit(_COMPARE[expr.op], *sides)
@@ -99,30 +97,31 @@ def sum_of(code: Code, one: int, other: int) -> Twofold:
 
 
 def divided(code: Code, number: Twofold, divisor: Twofold) -> Twofold:
-    """Emit a division of two numbers, each a high float and a low rest. The quotient is null when the divisor is 0.
+    """Emit a division of two numbers, each a high float plus a low one. The quotient is null when the divisor is 0.
 
-    The rest is the number minus quotient times divisor. `size`, of which the error is a fixed share, is divided, too.
+    The remainder, number - first · divisor, gives the digits of the quotient that the float `first` lacks. FMUL_REST
+    is the rounding error of a product. The error is at most a fixed share of `error_scale`, which is divided, too.
     """
     first = code.emit(o.FDIV, number.high, divisor.high)
-    rest = code.emit(o.FSUB, number.high, code.emit(o.FMUL, first, divisor.high))
-    rest = code.emit(o.FSUB, rest, code.emit(o.FMUL_REST, first, divisor.high))
-    rest = code.emit(o.FADD, rest, number.low)
-    rest = code.emit(o.FSUB, rest, code.emit(o.FMUL, first, divisor.low))
+    remainder = code.emit(o.FSUB, number.high, code.emit(o.FMUL, first, divisor.high))
+    remainder = code.emit(o.FSUB, remainder, code.emit(o.FMUL_REST, first, divisor.high))
+    remainder = code.emit(o.FADD, remainder, number.low)
+    remainder = code.emit(o.FSUB, remainder, code.emit(o.FMUL, first, divisor.low))
     positive = code.emit(o.FABS, divisor.high)
-    size = code.emit(o.FDIV, number.size, positive)
-    if divisor.size != positive:  # the divisor is not a single float, so its own error counts
-        size = code.emit(o.FMUL, size, code.emit(o.FDIV, divisor.size, positive))
-    return _normalized(code, first, code.emit(o.FDIV, rest, divisor.high), size)
+    error_scale = code.emit(o.FDIV, number.error_scale, positive)
+    if divisor.error_scale != positive:  # the divisor is not a single float, so its own error counts
+        error_scale = code.emit(o.FMUL, error_scale, code.emit(o.FDIV, divisor.error_scale, positive))
+    return _normalized(code, first, code.emit(o.FDIV, remainder, divisor.high), error_scale)
 
 
-def _normalized(code: Code, high: int, low: int, size: int) -> Twofold:
-    return Twofold(code.emit(o.FADD, high, low), code.emit(o.FADD_REST, high, low), size)
+def _normalized(code: Code, high: int, low: int, error_scale: int) -> Twofold:
+    return Twofold(code.emit(o.FADD, high, low), code.emit(o.FADD_REST, high, low), error_scale)
 
 
 def _lower_twofold(code: Code, expr: Expr) -> Twofold:
-    """Emit an expression as a float, its rest, and `size`, of which the error is a fixed share.
+    """Emit an expression as a twofold: a float (high), its rounding error (low), and an upper bound for the error left.
 
-    With these, a comparison does not depend on rounding errors: numbers that differ by less are equal.
+    That error is a fixed share of `error_scale`. A comparison treats numbers as equal if they differ by less than it.
     """
     if is_average(expr):
         return code.average(expr)
@@ -145,8 +144,8 @@ def _lower_twofold(code: Code, expr: Expr) -> Twofold:
             if is_exact_float(expr):
                 return single_float
             # a rounded float, such as a square root, has a larger error
-            float_size = code.constant(FLOAT_SIZE, is_float=True)
-            return single_float._replace(size=code.emit(o.FMUL, single_float.size, float_size))
+            float_error = code.constant(FLOAT_ERROR, is_float=True)
+            return single_float._replace(error_scale=code.emit(o.FMUL, single_float.error_scale, float_error))
 
 
 def _lower_decimal(code: Code, expr: Expr) -> Twofold:
@@ -156,27 +155,30 @@ def _lower_decimal(code: Code, expr: Expr) -> Twofold:
 
 def _lower_signed(code: Code, expr: Unary) -> Twofold:
     number = _lower_twofold(code, expr.argument)
-    minus = Twofold(code.emit(o.FNEG, number.high), code.emit(o.FNEG, number.low), number.size)
+    minus = Twofold(code.emit(o.FNEG, number.high), code.emit(o.FNEG, number.low), number.error_scale)
     if expr.op == "neg":
         return minus
     is_negative = code.emit(o.FLT, number.high, code.constant(0.0, is_float=True))
     high, low = (code.emit(o.SELECT, is_negative, minus[part], number[part]) for part in (0, 1))
-    return Twofold(high, low, number.size)
+    return Twofold(high, low, number.error_scale)
 
 
 def _lower_arithmetic(code: Code, expr: Binary) -> Twofold:
-    """Emit + - * / of numbers high + low. The *_REST instructions give the rounding error of the high result."""
+    """Emit + - * / of numbers high + low. The error left is at most a fixed share of `error_scale`.
+
+    An instruction *_REST gives the rounding error of the instruction without _REST, as a part of the low result.
+    """
     left, right = _lower_twofold(code, expr.left), _lower_twofold(code, expr.right)
     if expr.op == "/":
         return divided(code, left, right)
     if expr.op == "*":
-        rest = code.emit(o.FADD, code.emit(o.FMUL, left.high, right.low), code.emit(o.FMUL, left.low, right.high))
-        rest = code.emit(o.FADD, code.emit(o.FMUL_REST, left.high, right.high), rest)
-        size = code.emit(o.FMUL, left.size, right.size)
-        return _normalized(code, code.emit(o.FMUL, left.high, right.high), rest, size)
-    size = code.emit(o.FADD, left.size, right.size)
+        low = code.emit(o.FADD, code.emit(o.FMUL, left.high, right.low), code.emit(o.FMUL, left.low, right.high))
+        low = code.emit(o.FADD, code.emit(o.FMUL_REST, left.high, right.high), low)
+        error_scale = code.emit(o.FMUL, left.error_scale, right.error_scale)
+        return _normalized(code, code.emit(o.FMUL, left.high, right.high), low, error_scale)
+    error_scale = code.emit(o.FADD, left.error_scale, right.error_scale)
     if expr.op == "-":
-        right = Twofold(code.emit(o.FNEG, right.high), code.emit(o.FNEG, right.low), right.size)
-    rest = code.emit(o.FADD, left.low, right.low)
-    rest = code.emit(o.FADD, code.emit(o.FADD_REST, left.high, right.high), rest)
-    return _normalized(code, code.emit(o.FADD, left.high, right.high), rest, size)
+        right = Twofold(code.emit(o.FNEG, right.high), code.emit(o.FNEG, right.low), right.error_scale)
+    low = code.emit(o.FADD, left.low, right.low)
+    low = code.emit(o.FADD, code.emit(o.FADD_REST, left.high, right.high), low)
+    return _normalized(code, code.emit(o.FADD, left.high, right.high), low, error_scale)

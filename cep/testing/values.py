@@ -27,7 +27,7 @@ from cep.lang.functions import COLUMN_FUNCTIONS, IN_LIST, ROUNDING
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, History, If, In, Slot, Unary, VarField
 from cep.lang.show import show_expr
 from cep.nfa.code import EARTH_RADIUS_KM, same_units
-from cep.nfa.twofold import FLOAT_SIZE, LEVEL, has_average, is_average, is_exact_float, written_rest
+from cep.nfa.twofold import FLOAT_ERROR, LEVEL, has_average, is_average, is_exact_float, written_rest
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -120,7 +120,7 @@ def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
             if slot is None:
                 return None
             plain = exact(float(slot))  # a float that was rounded before has a larger error
-            return plain if is_exact_float(expr) else plain._replace(size=plain.size * FLOAT_SIZE)
+            return plain if is_exact_float(expr) else plain._replace(size=plain.size * FLOAT_ERROR)
 
 
 def _of_decimal(slot: Slot, scale: int) -> Twofold | None:
