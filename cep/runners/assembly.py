@@ -325,7 +325,7 @@ def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, u
             if not stop.ends(error):
                 raise
         rejected = rejections.end()
-    return 1 if begins.problems or deployment.set_aside else rejected
+    return 1 if begins.problems or deployment.set_aside else rejected  # 1: rules, or too many records, were set aside
 
 
 def _watch(settings: Settings, runner: JobRunner, observed: Observed) -> Watch:

@@ -87,7 +87,7 @@ def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[s
 PAST_FORMAT = 2
 HEAD_FORMAT = 4
 _HEAD, _SEGMENT = "page of histories", "segment of a history"
-_IDENTITIES = ("identities", "carried", "crowded", "panes")
+_FACT_NAMES = ("identities", "carried", "crowded", "panes")
 _PINNED, _TALLY, _FIELD, _SUB = "pinned:", "tally:", "field:", "sub:"
 
 V = TypeVar("V")
@@ -140,7 +140,7 @@ def encode_head(histories: store.Histories) -> bytes:
         columns |= dict(zip(_sub_columns(name, len(entries.by)), arrays, strict=True))
     facts = histories.facts  # which histories and panes the page has in full
     about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.excess_allowed}
-    about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
+    about |= {name: sorted(getattr(facts, name)) for name in _FACT_NAMES}
     about["sub_tallies"] = {name: len(entries.by) for name, entries in histories.sub_tallies.items()}
     return encode_sheet(_HEAD, {"format": HEAD_FORMAT, **about}, columns)
 
@@ -156,12 +156,12 @@ def decode_head(data: bytes, load: Load) -> store.Histories:
         for name, column in columns.items()
         if name.startswith(("segment_", "span_"))
     }
-    spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]  # code → events that windows need 2^code ms
+    spans_by_segment: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
     for code, count, segment_index in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
-        spans[segment_index][code] = count
+        spans_by_segment[segment_index][code] = count  # events that windows need for 2^code ms
     segments = []
-    names = ("panes", "number", "size", "digest", "first", "last", "span", "most")
-    facts_of = zip(spans, *(lists[f"segment_{name}"] for name in names), strict=True)
+    segment_columns = ("panes", "number", "size", "digest", "first", "last", "span", "most")
+    facts_of = zip(spans_by_segment, *(lists[f"segment_{name}"] for name in segment_columns), strict=True)
     for counts, panes, number, size, digest, first, last, span, most in facts_of:
         stored = store.StoredSegment(number, size, digest)
         segments.append(
@@ -179,7 +179,7 @@ def decode_head(data: bytes, load: Load) -> store.Histories:
     for name, count in about["sub_tallies"].items():
         key, sums, *by = (columns[column] for column in _sub_columns(name, count))
         subs[name] = store.SubTallies(np.asarray(key), tuple(by), np.asarray(sums).reshape(-1, store.tally_width(name)))
-    identities = {name: frozenset(about[name]) for name in _IDENTITIES}
+    identities = {name: frozenset(about[name]) for name in _FACT_NAMES}
     facts = store.PageFacts(about["clock"], **identities)
     return store.Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
 

@@ -163,7 +163,7 @@ class Commits:
         self.from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
         self._on_step = on_step
         self._changelog = changelog  # copies the store to a Kafka topic
-        self._numbers = Numbers()  # the last commit's number, and the store's name
+        self._numbers = Numbers()  # the last commit's number, and the store's random name
         self.totals: Counter[str] = Counter()
         self.batch_id = 0  # of the next micro-batch, for the job's whole life
         self.head: Head | None = None  # the record of the last commit; None: the job begins

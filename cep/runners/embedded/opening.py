@@ -138,12 +138,12 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
     refused: tuple[str, ...] = ()  # damaged stores and checkpoints, with the reasons
     was_standby = changelog is not None and changelog.is_followed  # then the changelog is newer than this disk
     followed_ms = _replay_changelog(settings, changelog, working) if was_standby else None
-    if followed_ms is None:
+    if followed_ms is None:  # this disk's store is the first choice
         opened, refused = _open_local_store(settings, target, working, changelog)
         if opened is not None:
             return Opened(target, *opened, None, refused)
     replayed_ms = _replay_changelog(settings, changelog, working) if followed_ms is None else followed_ms
-    if replayed_ms is not None:
+    if replayed_ms is not None:  # the changelog has a store
         store = settings.open(working / STORE_PART)
         return Opened(target, store, read_head(store), None, refused, replayed_ms)
     if refused and not checkpoint_numbers(target):

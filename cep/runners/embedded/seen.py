@@ -173,10 +173,10 @@ class SeenOfLevel:
     def restore(self, store: KeyedStore, groups: range) -> None:
         """Restore the hashed ids that key groups have seen, and the hashes' secrets. Raises: StateFormatError."""
         domain_numbers = {name: domain_number for domain_number, name in enumerate(self._domain_names)}
-        earlier = [(group, name) for group in groups for name in EARLIER_SEEN]
-        for group, name in [*earlier, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:
+        earlier_entries = [(group, name) for group in groups for name in EARLIER_SEEN]  # refused
+        for group, name in [*earlier_entries, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:
             if any(True for _ in store.scan(prefix_range(group, b"", name))):
-                duplicates.refuse_earlier_ids()  # an earlier build wrote them
+                duplicates.refuse_earlier_ids()
         for group in groups:
             for raw, data in store.scan(prefix_range(group, b"", SEEN)):
                 stored_key = split_key(raw)

@@ -134,7 +134,7 @@ class Share:
         }
 
     def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
-        """Add the changes since the last commit. `suffix` (commit, share) ends their keys. Return their bytes."""
+        """Add its changes since the last commit. `suffix` (commit, share) ends their keys. Return their bytes."""
         self.close_pages()  # pack the open ones
         bytes_count = self.waiting.save_changes(batch, suffix) + self.seen.save_changes(batch, suffix)
         self._save_histories(batch)

@@ -87,7 +87,7 @@ def erase_savepoint(
     rulebook.keep_levels(job.levels_count)  # rules that read others' alerts keep their level
     programs = programs_by_level(rulebook, job.schema, job.levels_count)
     erasing = _Erasing(job, programs, {domain: pa.array(sorted(keys.get(domain, ())), TEXT) for domain in job.domains})
-    payload = _without_last_alerts(payload, keys, erasing.erased)
+    payload = _without_last_alerts(payload, keys, erasing.erased)  # the last alert of each rule and erased key
     searched = ways_to_write({text for texts in keys.values() for text in texts})
     with ExitStack() as opened:
         parts = []
@@ -228,17 +228,17 @@ class _Erasing:
         parts = sorted({*part_of(keys_with_past(past)).tolist()})
         by_part = dict(zip(parts, partition_histories(whole, parts, part_of), strict=True))
         new_segments: dict[int, bytes] = {}
-        rest = by_part.get(0)  # of the keys that stay; part 1 is gone
-        if rest is not None:
-            rest = store_segments(rest, new_segments.__setitem__, load, SegmentCache(None))
+        remaining = by_part.get(0)  # of the keys that stay; part 1 is gone
+        if remaining is not None:
+            remaining = store_segments(remaining, new_segments.__setitem__, load, SegmentCache(None))
         for segment in [segment for segment in group_state.segments if segment[0] == page_id]:
             del group_state.segments[segment]
-        if rest is None:
+        if remaining is None:
             del group_state.heads[page_id]
             group_state.expiry_ms.pop(page_id, None)
             return
         group_state.segments.update({(page_id, segment): data for segment, data in new_segments.items()})
-        group_state.heads[page_id] = encode_head(rest)
+        group_state.heads[page_id] = encode_head(remaining)
 
     def _erase_waiting(self, group_state: GroupState, domain_number: int) -> None:
         events = decode_batch(group_state.waiting[domain_number])

@@ -130,7 +130,7 @@ def read_payload(target: Target) -> Payload:
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
     """Set the watermark of a stopped job back to `to_ms`, so that events after it are matched. Raises: UsageError.
 
-    Events before the old watermark may have been set aside as late. `gap_ms` tells this to later alerts.
+    Events before the old watermark may have been set aside as late. A gap tells later alerts that they may be missing.
     """
     progress, lateness_ms = payload.engine, Job.from_json(payload.job).lateness_ms
     if progress["watermark_ms"] <= to_ms:
