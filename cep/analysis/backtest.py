@@ -65,9 +65,10 @@ def ratio(part: int, whole: int) -> Ratio:
 class Figures:
     """The results of one rule in a backtest, or of all rules together.
 
-    `right`, `wrong` and `immature` count alerts. Times are medians in seconds, None if no fraud was found.
-    `seconds_to_alert`: from the first event of a fraud to its first alert. `seconds_ahead`: from there to its last
-    event.
+    Alerts are `right` (they bind an event of a fraud), `wrong`, or `immature` (too recent to judge). Medians in
+    seconds, None without a found fraud: `seconds_to_alert` from a fraud's first event to its first alert,
+    `seconds_ahead` from its first alert to its last event. `lift`: the precision divided by the share of fraud among
+    all events. `repeat_rate`: the share of alerts whose key has an earlier alert.
 
     `adds`: frauds that no other rule finds; None for all rules together. `share`: frauds, each divided among the rules
     that find it (Shapley's value). A case has the alerts of a key with at most a day between them; it is right if one
@@ -214,40 +215,40 @@ def detections(history: History) -> Detections:
 def judge(
     history: History, labelled: LabelledEvents, all_alerts: Detections | None = None, *, is_sent_only: bool = False
 ) -> Judged:  # fmt: skip
-    """Decide for each alert up to the labels' date whether it is right: it binds an event of a fraud. It is immature
-    instead if it binds an event too recent for a label. `is_sent_only`: leave out alerts that are not sent."""
+    """Judge each alert up to `labelled.as_of_ms`, the date of the labels. It is right if it binds an event of a fraud,
+    and immature instead if it binds an event too recent for a final label. `is_sent_only`: judge only sent alerts."""
     all_alerts = detections(history) if all_alerts is None else all_alerts
     at_ms = alert_times_ms(history, labelled)
-    mask = at_ms <= labelled.as_of_ms
+    is_judged = at_ms <= labelled.as_of_ms
     if is_sent_only:
-        mask &= all_alerts.is_sent
-    stays = mask[all_alerts.bound_event_alert]
-    alert = (np.cumsum(mask) - 1)[all_alerts.bound_event_alert[stays]]  # the new number of each bound event's alert
-    rows = all_alerts.bound_event_row[stays]
-    rule, detected_ms, count = all_alerts.rule[mask], at_ms[mask], int(mask.sum())
+        is_judged &= all_alerts.is_sent
+    is_of_judged = is_judged[all_alerts.bound_event_alert]
+    bound_alert = (np.cumsum(is_judged) - 1)[all_alerts.bound_event_alert[is_of_judged]]  # renumbered
+    bound_row = all_alerts.bound_event_row[is_of_judged]
+    rule, detected_ms, count = all_alerts.rule[is_judged], at_ms[is_judged], int(is_judged.sum())
     is_right, is_immature = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    is_right[alert[labelled.fraud[rows] >= 0]] = True
-    is_immature[alert[~labelled.is_mature[rows]]] = True
-    first_ms = np.full((len(all_alerts.names), labelled.frauds_count), NEVER, np.int64)
-    hits = np.flatnonzero(labelled.fraud[rows] >= 0)
-    np.minimum.at(first_ms, (rule[alert[hits]], labelled.fraud[rows[hits]]), detected_ms[alert[hits]])
+    hits = np.flatnonzero(labelled.fraud[bound_row] >= 0)
+    is_right[bound_alert[hits]] = True
+    is_immature[bound_alert[~labelled.is_mature[bound_row]]] = True
+    first_ms = np.full((len(all_alerts.names), labelled.frauds_count), NEVER, np.int64)  # by rule and fraud
+    np.minimum.at(first_ms, (rule[bound_alert[hits]], labelled.fraud[bound_row[hits]]), detected_ms[bound_alert[hits]])
     return Judged(
-        all_alerts.names, np.flatnonzero(mask), rule, all_alerts.key.filter(pa.array(mask)),
-        all_alerts.key_number[mask], detected_ms, all_alerts.score[mask], is_right & ~is_immature, is_immature,
-        alert, rows, first_ms,
+        all_alerts.names, np.flatnonzero(is_judged), rule, all_alerts.key.filter(pa.array(is_judged)),
+        all_alerts.key_number[is_judged], detected_ms, all_alerts.score[is_judged], is_right & ~is_immature,
+        is_immature, bound_alert, bound_row, first_ms,
     )  # fmt: skip
 
 
 def backtest(
     history: History, labelled: LabelledEvents, all_alerts: Detections, sent_alerts: Judged, all_matches: Judged
 ) -> Backtest:
-    """Compute the figures of each rule and of all rules together, for the alerts that are sent and for all matches.
-    `labelled` has the fraud of each event."""
+    """Compute the figures of each rule and of all rules together: of `sent_alerts`, and of `all_matches`, which also
+    has suppressed alerts and shadow versions. `labelled` has the number of each event's fraud, -1 for none."""
     all_rules = np.arange(len(sent_alerts.names))
-    period = days_count(history.events, labelled)
+    days = days_count(history.events, labelled)
     fraud_count = labelled.records_count(labelled.fraud >= 0)
-    count = labelled.records_count(_has_arrived(history.events, labelled))
-    days_and_fraud_share = (period, fraud_count / max(1, count))
+    arrived_count = labelled.records_count(_has_arrived(history.events, labelled))
+    days_and_fraud_share = (days, fraud_count / max(1, arrived_count))
 
     def figures_of(judged_alerts: Judged) -> Matches:
         return Matches(
@@ -259,7 +260,7 @@ def backtest(
         )
 
     sent = figures_of(sent_alerts)
-    about = _header_facts(history, labelled, period, all_alerts)
+    about = _header_facts(history, labelled, days, all_alerts)
     matches = sent if all_matches is sent_alerts else figures_of(all_matches)
     return Backtest(about, sent.together, sent.rules, matches, _overlap(sent_alerts), _by_day(sent_alerts))
 

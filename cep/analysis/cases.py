@@ -193,22 +193,23 @@ def _fraud_of_ids(measured: Measured) -> dict[str, int]:
 
 
 def _find_ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
-    """Return how far the rule's furthest run came that took one of the fraud's events (`rows`), and why it stopped.
-    The depth is 0 without a run, 1 after the first step, and one more than the last step for a match."""
+    """Return how far the rule's furthest run came that took one of the fraud's events (`rows`), and why it stopped. The
+    depth is 0 without a run, 1 after the first step, and one more than the last step for a match. A miss is an event
+    that failed conditions of the next step; the nearest miss failed the fewest."""
     runs = [run for start in trace.start.children for run in start.descendants() if rows & set(run.rows())]
     positions = trace.automaton.positions
-    if not runs:
+    if not runs:  # `trace.start` waits for the first step
         misses = [miss for row in sorted(rows) for run, miss in trace.misses.get(row, ()) if run is trace.start]
         nearest = min(misses, key=lambda miss: len(miss.failed), default=None)
         lines = [] if nearest is None else Explainer(trace, show_time).miss(trace.start, nearest)
         stopped = _stopped(trace, trace.start, nearest)
         return Ending(fraud, rule_id, step=NOTHING, depth=0, stopped=stopped, story=tuple(lines))
-    run = max(runs, key=lambda run: (_is_match(trace, run), run.position, run.length, bool(run.misses), -run.row))
+    run = max(runs, key=lambda each: (_is_match(trace, each), each.position, each.length, bool(each.misses), -each.row))
     if _is_match(trace, run):
         return Ending(fraud, rule_id, step=MATCH, depth=len(positions) + 1, stopped="", story=())
     story = Explainer(trace, show_time).story(run)
-    run_misses = [run.misses[index] for index in run.opened if index in run.misses]
-    nearest = min(run_misses, key=lambda miss: (miss.row not in rows, len(miss.failed)), default=None)
+    last_misses = [run.misses[wait] for wait in run.opened if wait in run.misses]
+    nearest = min(last_misses, key=lambda miss: (miss.row not in rows, len(miss.failed)), default=None)
     stopped = _stopped(trace, run, nearest) or (run.closings[0].why.value if run.closings else "nothing more came")
     name = positions[run.position].variable
     story_lines = (story.reached, *story.reasons)
@@ -259,18 +260,18 @@ class Timeline:
 
 
 def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -> list[Timeline]:
-    """Return the time lines of some alerts: half of them right, half of them others, if there are enough."""
+    """Return time lines of some alerts: half of them right, half others (wrong or too recent to judge), if possible."""
     judged, history = measured.judged, measured.history
     right = np.flatnonzero(judged.is_right)
     others = np.flatnonzero(~judged.is_right)
     half = _SHOWN // 2
-    counts_max = max(half, _SHOWN - len(right)), max(half, _SHOWN - len(others))
-    chosen = [*(right[sampled(len(right), counts_max[1])]), *(others[sampled(len(others), counts_max[0])])][:_SHOWN]
+    right_max, others_max = max(half, _SHOWN - len(others)), max(half, _SHOWN - len(right))
+    chosen = [*(right[sampled(len(right), right_max)]), *(others[sampled(len(others), others_max)])][:_SHOWN]
     rows = history.replayed.alerts.take(pa.array(judged.row[chosen], pa.int64())).to_pylist()
     domain_of = {rule.rule_id: rule.pattern.key for rule in history.deployment.rulebook.deployed()}
     batches = _batches(measured, pieces_of, [(domain_of[row["rule_id"]], row["key"]) for row in rows])
     frauds = _fraud_of_ids(measured)
-    lines = []
+    timelines = []
     for alert, row in zip(chosen, rows, strict=True):
         domain = domain_of[row["rule_id"]]
         bound = {event["event_id"]: event["variable"] for event in row["events"]}
@@ -278,10 +279,10 @@ def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -
         key = shown_key(row["key"], domain, measured.history.events.schema)
         title = f"{verdict}: {row['rule_id']} for {key} at {str(row['detected_at'])[:19]}"
         batch = batches[domain, row["key"]]
-        lines.append(
+        timelines.append(
             Timeline(title, (), _lines(measured, batch, bound, frauds, row["detected_at"].timestamp() * 1_000))
         )
-    return lines
+    return timelines
 
 
 def missed_timelines(
@@ -305,9 +306,9 @@ def missed_timelines(
         domain = domain_of[furthest[fraud].rule]
         (key,) = keys_of_events(measured, np.array([row]), domain)
         domain_keys.append((domain, key or ""))
-    batches = _batches(measured, pieces_of, domain_keys)
+    batches = _batches(measured, pieces_of, domain_keys)  # the events of these keys, read again to be shown
     frauds = _fraud_of_ids(measured)
-    lines = []
+    timelines = []
     for fraud, domain_key in zip(chosen, domain_keys, strict=True):
         ending = furthest[fraud]
         kind = labelled.kind[fraud]
@@ -316,10 +317,10 @@ def missed_timelines(
         title = f"missed: {shown} at {show_time(int(labelled.first_ms[fraud]))}{money}{f', {kind}' if kind else ''}"
         head = f"{ending.rule} came furthest" if ending.depth else f"{ending.rule} began no run"
         notes = (head, *(hide_tokens(line) for line in ending.story))
-        lines.append(
+        timelines.append(
             Timeline(title, notes, _lines(measured, batches[domain_key], {}, frauds, int(labelled.first_ms[fraud])))
         )
-    return lines
+    return timelines
 
 
 def _batches(

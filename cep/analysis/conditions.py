@@ -49,10 +49,11 @@ Mask = NDArray[np.bool_]  # bool[N]: which of the events satisfy a condition
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on an event of one type; `field` is "" for a condition on the type alone. `holds` bool[N] are the
-    events. `limit` is the compared value, as a pattern writes it, and `kind` its type. A condition on the past reaches
-    `past_ms` back: `field` is a text for its compared value, `left` and `right` are the text before and after the
-    limit, `reads` are the fields that it reads and `name` is the name of its parameter."""
+    """A condition on an event of one type, such as `amount >= 500`: `field`, `op`, and `limit` of type `kind`. `field`
+    is "" for a condition on the type alone. `holds` bool[N] are the events that satisfy it. A condition on the past,
+    such as `amount >= 3 * avg(…)`, reaches `past_ms` back: `left` is "amount", `limit` "3", `right` " * avg(…)",
+    `reads` are the fields that it reads, `name` is the name of its parameter, and `field` only tells it from other
+    conditions."""
 
     event_type: str
     field: str
@@ -91,14 +92,14 @@ class Condition:
 
 
 def field_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, key: str) -> list[Condition]:
-    """List conditions on single fields, such as `amount >= 500`, with their events. Shapes: rows int64[N]; is_fraud
-    bool[N]."""
+    """List the conditions on single fields, such as `amount >= 500`, that a suggested pattern may have to find frauds,
+    each with the events that satisfy it. Shapes: rows int64[N]; is_fraud bool[N]."""
     conditions: list[Condition] = []
     for code, event_type in enumerate(events.schema.event_types):
         is_of_type = events.event_type[rows] == code
         if event_type.derived or is_of_type.sum() < FEW:
             continue
-        conditions.append(Condition(event_type.name, "", "", "", "", is_of_type))
+        conditions.append(Condition(event_type.name, field="", op="", limit="", kind="", holds=is_of_type))
         for field in event_type.fields:
             if field.name != key and field.name in events.columns and not field.type.protected:
                 conditions += _conditions_on_field(events, rows, (event_type, is_of_type, is_fraud), field)

@@ -204,8 +204,8 @@ _EVENTS_SHOWN = 5  # of a sample
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Counts of the alerts that a rule has with a looser value of a threshold, and loses with a tighter one. They are
-    right, wrong, or immature (too recent to judge). `is_inside`: the rule has them with its present value."""
+    """Counts of the alerts that a rule has with the value `looser` of a threshold, but not with the next value,
+    `tighter`. They are right, wrong, or immature (too recent to judge). `is_inside`: the rule has them at present."""
 
     looser: float
     tighter: float
@@ -234,14 +234,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A threshold with its intervals, loosest first; `further` alerts stand against the tightest value, too."""
+    """A threshold with its intervals, loosest first; `alerts_at_tightest` are left with the tightest value."""
 
     rule: str
     param: str
     unit: str
     present: float
     intervals: tuple[Interval, ...]
-    further: int
+    alerts_at_tightest: int
     samples: tuple[Sample, ...]
 
 
@@ -262,33 +262,32 @@ def lines(replayer: Replayer, axes: Sequence[Axis]) -> tuple[Line, ...]:
 
 
 def _replay_line(replayer: Replayer, axis: Axis) -> Line | None:
-    """Replay the values next to the present value of a threshold, loosest first. Return the alerts that are lost from
-    each value to the next tighter one, and samples of the ones next to the present value."""
+    """Replay a rule with the values next to the present value of a threshold (`axis`), loosest first. Return the alerts
+    that are lost from each value to the next tighter one, and samples of the alerts next to the present value."""
     present = replayer.record.params[axis.name]
     numbers = [number_of(value) for value in axis.values]
     if number_of(present) not in numbers:
         return None
-    current_index = numbers.index(number_of(present))
-    nearby_values = axis.values[max(0, current_index - _STEPS) : current_index + _STEPS + 1]
+    index_in_axis = numbers.index(number_of(present))
+    nearby_values = axis.values[max(0, index_in_axis - _STEPS) : index_in_axis + _STEPS + 1]
     settings: list[Setting] = [{axis.name: value} for value in nearby_values]
     refused_numbers = replayer.refused_numbers(settings)  # of settings with which the rule cannot be deployed
     settings = [setting for number, setting in enumerate(settings) if number not in refused_numbers]
     unit, size = unit_of(present)
     values = [number_of(setting[axis.name]) / size for setting in settings]
-    current_place = values.index(number_of(present) / size)
+    present_index = values.index(number_of(present) / size)
     intervals, samples = [], list[Sample]()
     alerts_by_setting = _alerts_by_setting(replayer, settings, settings_at_once(replayer, [settings[0], settings[-1]]))
     for number, (looser, tighter) in enumerate(pairwise(alerts_by_setting)):
         lost = np.flatnonzero(~np.isin(looser.identity, tighter.identity))
-        looser_tighter_inside = (values[number], values[number + 1], number >= current_place)
         judged, alerts = looser.judged, looser.number[lost]
         right, immature = judged.is_right[alerts], judged.is_immature[alerts]
         counts = (int(each.sum()) for each in (right, ~right & ~immature, immature))
-        intervals.append(Interval(*looser_tighter_inside, *counts))
-        if number in (current_place - 1, current_place):
-            samples += _sample_alerts(looser, lost, looser_tighter_inside)
-    further = len(alerts_by_setting[-1].identity)
-    return Line(replayer.record.id, axis.name, unit, values[current_place], tuple(intervals), further, tuple(samples))
+        intervals.append(Interval(values[number], values[number + 1], number >= present_index, *counts))
+        if number in (present_index - 1, present_index):
+            samples += _sample_alerts(looser, lost, intervals[-1])
+    remaining = len(alerts_by_setting[-1].identity)
+    return Line(replayer.record.id, axis.name, unit, values[present_index], tuple(intervals), remaining, tuple(samples))
 
 
 def _alerts_by_setting(replayer: Replayer, settings: Sequence[Setting], step: int) -> list[_SettingAlerts]:
@@ -302,14 +301,12 @@ def _alerts_by_setting(replayer: Replayer, settings: Sequence[Setting], step: in
     return all_seen
 
 
-def _sample_alerts(
-    setting_alerts: _SettingAlerts, lost: NDArray[np.int64], looser_tighter_inside: tuple[float, float, bool]
-) -> list[Sample]:
+def _sample_alerts(setting_alerts: _SettingAlerts, lost: NDArray[np.int64], interval: Interval) -> list[Sample]:
     """Show some right alerts and some others (wrong, or too recent to judge) near a threshold, the earliest of each.
-    `lost` are their indexes in `setting_alerts`: they exist with the looser value and not with the tighter one."""
+    `lost` are their indexes in `setting_alerts`: the interval's looser value has them, its tighter one does not."""
     judged, history = setting_alerts.judged, setting_alerts.history
-    (domain,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}
-    candidates = setting_alerts.number[lost]
+    (domain,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}  # all are settings of one rule
+    candidates = setting_alerts.number[lost]  # as `judged` numbers them
     is_right = judged.is_right[candidates]
     chosen = [*candidates[is_right][:_SAMPLES], *candidates[~is_right][:_SAMPLES]]
     samples = []
@@ -319,5 +316,6 @@ def _sample_alerts(
         verdict = "right" if judged.is_right[alert] else "immature" if judged.is_immature[alert] else "wrong"
         key = shown_key(judged.key[int(alert)].as_py(), domain, history.events.schema)
         time = show_time(int(judged.detected_ms[alert]))
-        samples.append(Sample(*looser_tighter_inside, verdict, key, time, tuple(ids[-_EVENTS_SHOWN:])))
+        looser, tighter, is_inside = interval.looser, interval.tighter, interval.is_inside
+        samples.append(Sample(looser, tighter, is_inside, verdict, key, time, tuple(ids[-_EVENTS_SHOWN:])))
     return samples

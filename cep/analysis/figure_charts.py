@@ -202,7 +202,7 @@ def threshold_pairs(pairs: Sequence[Pair]) -> list[Chart]:
 
 
 def near_lines(lines: Sequence[Line]) -> list[Chart]:
-    """Draw how many alerts are near each threshold, by verdict, with a line at the threshold."""
+    """Draw for each threshold (`line`) the alerts by the value that just lets them through, and its present value."""
     charts = []
     for line in lines:
         rows = []
@@ -218,7 +218,7 @@ def near_lines(lines: Sequence[Line]) -> list[Chart]:
         outside = sum(each.alerts for each in line.intervals) - inside
         text = (
             f"Alerts of {line.rule} by the value that decides over {name}, which is {line.present:.12g}: {inside:,} "
-            f"are on this side of the line, {outside:,} beyond it, and {line.further:,} further inside."
+            f"are on this side of the line, {outside:,} beyond it, and {line.alerts_at_tightest:,} further inside."
         )
         bars = {
             "mark": {"type": "bar", "stroke": "#ffffff", "strokeWidth": 1},
@@ -381,7 +381,7 @@ def _bars() -> dict[str, Any]:
 
 
 def _matrix(names: list[str], joined: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the Vega-Lite drawing of the matrix: a dot for each rule of a set, and a line that joins them."""
+    """Return the Vega-Lite dot matrix of an UpSet plot of rules that find the same frauds; lines join a set's dots."""
     y = {"field": "rule", "type": "nominal", "title": None, "sort": names}
     column = _column("sets of rules, the largest first (after a rule: all that it finds)")
     dot = {"type": "circle", "size": 110, "opacity": 1}

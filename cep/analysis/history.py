@@ -107,16 +107,16 @@ def replay_history(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], columns: Sequence[str], cores: int, console: Console
 ) -> History:
     """Replay the rules over a history, which `pieces_of` reads in numbered pieces, and keep `columns` of its events in
-    memory. Events with a repeated id are left out; `repeats` has their rows by piece. Without rules events are routed
-    by the first column. Raises: SourceError."""
+    memory. Events with a repeated id are left out; `repeats` has their rows by piece. The replay consumes
+    `watched_pieces`, which fills `parts`, and appends the matches that make derived events. Raises: SourceError."""
     pieces = pieces_of(deployment.schema)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
-    domains = deployment.key_domains or (tuple(columns[:1]),)
+    domains = deployment.key_domains or (tuple(columns[:1]),)  # without rules any key will do: the first column
     job = Job(deployment.schema, domains, dedup_ms=dedup_ms).begin()
-    parts: dict[int, Decoded] = {}  # by the number of the piece; the replay fills it
+    parts: dict[int, Decoded] = {}  # by the number of the piece
     match_tables: list[pa.Table] = []
-    watched = _watch_pieces(job, pieces, tuple(columns), parts)
-    replayed = replay_shown(job, deployment.rulebook, watched, cores, console, made=match_tables)
+    watched_pieces = _watch_pieces(job, pieces, tuple(columns), parts)
+    replayed = replay_shown(job, deployment.rulebook, watched_pieces, cores, console, made=match_tables)
     numbers = sorted(parts)
     decoded = _join_pieces(job, tuple(columns), [parts[number] for number in numbers])
     verdicts, _ = first_rows(job, decoded)
@@ -126,12 +126,12 @@ def replay_history(
     unique = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
     chosen = {name: unique.columns[name] for name in columns}
     events = Events(job.schema, unique.event_id, unique.event_type, unique.time_ms, chosen, unique.order)
-    produced = pa.concat_tables(match_tables).combine_chunks() if match_tables else None
+    produced_matches = pa.concat_tables(match_tables).combine_chunks() if match_tables else None
     return History(
         deployment,
         replayed,
         events,
-        produced,
+        produced_matches,
         {n: repeated_rows for n, repeated_rows in repeats.items() if len(repeated_rows)},
     )
 

@@ -243,32 +243,32 @@ def _amounts(
     events: Events, labels: Labels, amount: str | None, label_of: np.ndarray, fraud_of: np.ndarray, fraud: np.ndarray,
     record: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Compute the money of each fraud event, float64[N]: its own amount, or its share of the labels' amount, otherwise
-    0. `label_of` and `fraud_of` are pairs of a label and its fraud, `fraud` is each event's fraud or -1. Several events
-    of one record have their money on the first."""
+    """Compute the money of each fraud event, float64[N], 0 for other events. If labels of a fraud have an amount, it is
+    divided in proportion to the events' own amounts, or equally if these are 0; otherwise an event has its own amount.
+    `label_of` and `fraud_of` are pairs of a label and its fraud, `fraud` is each event's fraud or -1."""
     count = int(fraud_of.max(initial=-1)) + 1
     label_money = np.zeros(count)
-    chosen = np.unique(label_of)
+    used_labels = np.unique(label_of)
     fraud_of_label = np.zeros(len(labels.keys), np.int64)
     fraud_of_label[label_of] = fraud_of
-    np.add.at(label_money, fraud_of_label[chosen], np.nan_to_num(labels.amount[chosen]))
+    np.add.at(label_money, fraud_of_label[used_labels], np.nan_to_num(labels.amount[used_labels]))
     label_has_amount = np.zeros(count, np.bool_)
-    label_has_amount[fraud_of_label[chosen[~np.isnan(labels.amount[chosen])]]] = True
+    label_has_amount[fraud_of_label[used_labels[~np.isnan(labels.amount[used_labels])]]] = True
     money = np.zeros(len(events))
     rows = np.flatnonzero(fraud >= 0)
-    rows = rows[np.unique(record[rows], return_index=True)[1]]
+    rows = rows[np.unique(record[rows], return_index=True)[1]]  # the first event of each record has its money
     if amount is not None:
         money[rows] = np.nan_to_num(events.numbers(amount)[rows])
-    summed = np.bincount(fraud[rows], weights=money[rows], minlength=count)
-    counts = np.bincount(fraud[rows], minlength=count)
+    own_money = np.bincount(fraud[rows], weights=money[rows], minlength=count)
+    events_counts = np.bincount(fraud[rows], minlength=count)
     row_frauds = fraud[rows]
     equal_money, share = (
-        label_money[row_frauds] / counts[row_frauds],
-        money[rows] / np.where(summed[row_frauds] == 0, 1, summed[row_frauds]),
+        label_money[row_frauds] / events_counts[row_frauds],
+        money[rows] / np.where(own_money[row_frauds] == 0, 1, own_money[row_frauds]),
     )
     money[rows] = np.where(
         label_has_amount[row_frauds],
-        np.where(summed[row_frauds] == 0, equal_money, label_money[row_frauds] * share),
+        np.where(own_money[row_frauds] == 0, equal_money, label_money[row_frauds] * share),
         money[rows],
     )
     return money

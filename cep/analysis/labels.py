@@ -79,20 +79,20 @@ def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[ND
     texts = coded.dictionary.slice(0, _WORDS_MAX + 1).to_pylist()
     label_values = [_fraud_verdict(text, words) for text in texts]
     plain_words = {text.strip().lower() for text in texts}
-    if "f" in plain_words and "f" not in words and not plain_words & {"t", "true"}:
-        doubt = words.get(ALL_OTHERS)
+    if "f" in plain_words and "f" not in words and not plain_words & {"t", "true"}:  # F may mean fraud: ask
+        answer = words.get(ALL_OTHERS)
         label_values = [
-            doubt if text.strip().lower() == "f" else value for text, value in zip(texts, label_values, strict=True)
+            answer if text.strip().lower() == "f" else value for text, value in zip(texts, label_values, strict=True)
         ]
     unknown = [code for code, verdict in enumerate(label_values) if verdict is None]
     if unknown or len(coded.dictionary) > _WORDS_MAX:
         counts = np.bincount(codes[codes >= 0], minlength=len(coded.dictionary))
         raise UsageError(_question(name, [(texts[code], int(counts[code])) for code in unknown]))
-    is_fraud = np.array([*map(bool, label_values), False], np.bool_)
-    is_kind = np.array(
+    is_fraud = np.array([*map(bool, label_values), False], np.bool_)  # the last entry is for null, code -1
+    names_kind = np.array(
         [*(bool(v) and not _says_only_fraud(text) for text, v in zip(texts, label_values, strict=True)), False]
     )
-    return is_fraud[codes], is_kind[codes]
+    return is_fraud[codes], names_kind[codes]
 
 
 def _fraud_verdict(text: str, words: Mapping[str, bool]) -> bool | None:
@@ -228,25 +228,25 @@ def labels_of_column(
 
 
 def labels_of_table(table: pa.Table, schema: Schema, name: str, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
-    """Convert a table of labels to the common form. Raises: UsageError with the missing part."""
+    """Convert a table to `Labels`; a word in `words` is True for fraud. Raises: UsageError with the missing part."""
     fields = [column for column in table.column_names if column in schema.columns() and column not in _NAMES]
-    of_events = next((column for column in (_EVENT_ID, *_id_names(schema)) if column in table.column_names), None)
-    of_keys = next((column for column in (KEY, *fields) if column in table.column_names), None)
-    if of_events is None and of_keys is None:
+    id_column = next((column for column in (_EVENT_ID, *_id_names(schema)) if column in table.column_names), None)
+    key_column = next((column for column in (KEY, *fields) if column in table.column_names), None)
+    if id_column is None and key_column is None:
         raise UsageError(f"{name} has no column {_EVENT_ID} or {KEY}, and none of a field of the events; give one")
-    keys = _texts(table, of_events or of_keys or "")
+    keys = _texts(table, id_column or key_column or "")
     if keys.null_count:
-        raise UsageError(f"{name} has {keys.null_count} rows without {of_events or of_keys}; leave them out")
+        raise UsageError(f"{name} has {keys.null_count} rows without {id_column or key_column}; leave them out")
     rows = table.num_rows
     is_fraud, kind = np.ones(rows, np.bool_), _texts(table, _KIND)
     if _LABEL in table.column_names:
         label = _texts(table, _LABEL)
-        is_fraud, is_kind = verdicts(label, words, name)
+        is_fraud, names_kind = verdicts(label, words, name)
         if _KIND not in table.column_names:
-            kind = pc.if_else(pa.array(is_kind), label, pa.scalar(None, TEXT))
+            kind = pc.if_else(pa.array(names_kind), label, pa.scalar(None, TEXT))
     from_ms, to_ms = _times(table, _FROM, TIME_MS_MIN, name), _times(table, _TO, TIME_MS_MAX, name)
     episode, amount = _texts(table, _EPISODE), _amounts(table, name)
-    field, reported_ms = None if of_events is not None else of_keys, _times(table, _REPORTED, TIME_MS_MIN, name)
+    field, reported_ms = None if id_column is not None else key_column, _times(table, _REPORTED, TIME_MS_MIN, name)
     return Labels(field, keys, from_ms, to_ms, is_fraud, kind, episode, amount, reported_ms, name=name)
 
 

@@ -161,9 +161,9 @@ def measure(
     more: Sequence[str] = (),
 ) -> Measured:  # fmt: skip
     """Replay a history once, judge the alerts by the labels known at `terms.as_of_ms`, compute the figures, and print
-    warnings about the labels. `more` are additional columns of the events. `pieces_of` reads the events of the period,
-    in pieces. The result has `labelled_at`, which labels the events as they were known at an earlier time. Raises:
-    SourceError; UsageError, also for a rule that reads the column of the labels."""
+    warnings about the labels. `pieces_of` reads the events of the period, `more` are additional columns to keep. An
+    episode is the labelled events of a key that are one fraud. After `maturity_ms` an event has its final label.
+    Raises: SourceError; UsageError, also for a rule that reads the column of the labels."""
     schema, domains = deployment.schema, deployment.key_domains
     if not terms.allow_label:
         check_unread(deployment, labels)
@@ -176,7 +176,7 @@ def measure(
         raise UsageError(f"--episodes {terms.episode_key}: the rules' events have these fields: "
                          f"{', '.join(schema.columns())}")  # fmt: skip
     history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(fields)), terms.cores, console)
-    if labels.is_column and not terms.period.cuts_nothing:
+    if labels.is_column and not terms.period.cuts_nothing:  # labels of events outside of the period do not count
         labels = labels.taken(np.flatnonzero(history.events.rows_of(labels.keys) >= 0))
     episodes = _episodes(labels, domains, terms)
     labelled = label_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms, episodes)
@@ -186,7 +186,7 @@ def measure(
     sent_alerts = judge(history, labelled, all_alerts, is_sent_only=True)
     all_matches = sent_alerts if all_alerts.is_sent.all() else judge(history, labelled, all_alerts)
 
-    def labelled_at(time_ms: int) -> LabelledEvents:
+    def labelled_at(time_ms: int) -> LabelledEvents:  # as they were known at an earlier time
         if time_ms >= labelled.as_of_ms or not (labels.has_reports or labelled.maturity_ms):
             return labelled
         return label_events(history.events, labels, field, amount, time_ms, labelled.maturity_ms, episodes)

@@ -89,19 +89,19 @@ class EventSample:
     _events: MinedEvents = field(init=False)
 
     def __post_init__(self) -> None:
-        """Sort the rows by each field whose equal values may link two steps, and list the links (bonds to the step
-        before): an equal value, a near amount, or no event of some condition between the two. `_orders` has by field
-        the sorted rows and, for each, the index at which its value begins: past the end without a value. For the field
-        "" it has all rows in order, and where their keys begin."""
+        """List the links that may tie a step to the step before: an equal value, a near amount, or no event of some
+        condition between the two. Sort the rows by each field whose equal values may link steps: `_orders` has by field
+        the sorted rows and, for each, the index at which its value begins, or `len(group)` for a row without a value
+        (group -1). For the field "" it has all rows in order, and where their keys begin."""
         self._events = MinedEvents(self.time_ms, self.fraud, self.may_be_fraud, self.weight)
         self._orders[""] = np.arange(len(self.time_ms)), self.key_start
         for name, group in self.same.items():
             order = np.argsort(group, kind="stable")
             begin = np.searchsorted(group[order], group[order])
             self._orders[name] = order, np.where(group[order] >= 0, begin, len(group))
-        plain = [number for number, each in enumerate(self.conditions) if not each.past_ms and each.op in ("", "==")]
+        absences = [number for number, each in enumerate(self.conditions) if not each.past_ms and each.op in ("", "==")]
         self.links = [Link(same=name) for name in self.same] + [Link(near=name) for name in self.near]
-        self.links += [Link(absent=number) for number in plain[:_ABSENT_MAX]]
+        self.links += [Link(absent=number) for number in absences[:_ABSENT_MAX]]  # without a limit to tune
 
     def holds(self, step: Step) -> NDArray[np.bool_]:
         """bool[N]: the events that meet all conditions of a step."""
@@ -129,14 +129,14 @@ class EventSample:
         return chains
 
     def prepended(self, step: Step, later: Step, chains: Chains, window_ms: int) -> Chains:
-        """Put a step in front of each chain (the rows of the events of a sequence, one per step): the latest event that
-        meets it, in the window and with the links of `later`, the chains' first step. Return the chains that have one.
-        """
-        links = [self.links[~number] for number in later if number < 0]  # a negative number in a step is a link
-        earlier = self.before(step, next((link.same for link in links if link.same), ""))
+        """Put a step in front of each chain (the rows that a sequence binds, one per step): the latest earlier event in
+        the window that meets the step's conditions and the links of `later`, the chains' first step. Leave out chains
+        without one. A link ties two steps: by an equal value, a near amount, or no event of a condition between."""
+        links = [self.links[~number] for number in later if number < 0]  # a step has ~n for link n
+        earlier_rows = self.before(step, next((link.same for link in links if link.same), ""))
         absent = [self.before((link.absent,)) for link in links if link.absent >= 0]  # not to lie between
         latest_absent = np.maximum.reduce(absent) if len(absent) > 1 else absent[0] if absent else _NO_ROWS
-        longer: Chains = prepended_rows(chains, earlier, latest_absent, self.time_ms, window_ms)
+        longer: Chains = prepended_rows(chains, earlier_rows, latest_absent, self.time_ms, window_ms)
         for amounts in (self.near[link.near] for link in links if link.near):  # equal, or up to a tenth less
             earlier_values, later_values = amounts[longer[0]], amounts[longer[1]]
             longer = longer[:, (later_values <= earlier_values) & (10 * later_values >= 9 * earlier_values)]
@@ -202,15 +202,15 @@ def _search(sample: EventSample, windows_ms: Sequence[int], steps_max: int, coun
 
 
 def _candidates(sample: EventSample, windows_ms: Sequence[int], steps_max: int) -> Iterator[Mined]:
-    """Yield the best sequences of each length over all windows, the shortest first, to be refined: several of each,
-    because the best one after a change need not be the best before. A sequence grows from its last step backwards. The
-    first search is without conditions on the past, the second one with them."""
-    timeless_numbers = [number for number, condition in enumerate(sample.conditions) if not condition.past_ms]
-    for numbers in (timeless_numbers, list(range(len(sample.conditions)))):
+    """Yield the best sequences of each length over all windows, the shortest first: several of each length, because
+    another one may be the best after it is refined. A sequence grows from its last step backwards, and its chains are
+    the rows that it binds. The first search is without conditions on the past, the second one with them."""
+    numbers_without_past = [number for number, condition in enumerate(sample.conditions) if not condition.past_ms]
+    for numbers in (numbers_without_past, list(range(len(sample.conditions)))):
         single_steps = ((step, sample.chain((step,), 0)) for step in _last_steps(sample, numbers))
         last = _keep_best([(sample.score(chains), (step,), chains) for step, chains in single_steps], _LAST_STEPS_MAX)
-        by_window = [_by_length(sample, window, steps_max, last) for window in windows_ms]
-        for index in range(max(len(each) for each in by_window)):
+        by_window = [_grow_by_length(sample, window, steps_max, last) for window in windows_ms]
+        for index in range(max(len(each) for each in by_window)):  # the length, less 1
             same_length = [
                 each for window_results in by_window if len(window_results) > index for each in window_results[index]
             ]
@@ -220,26 +220,27 @@ def _candidates(sample: EventSample, windows_ms: Sequence[int], steps_max: int) 
             yield from list(best_by_first_step.values())[:_REFINED_MAX]
 
 
-def _by_length(sample: EventSample, window_ms: int, steps_max: int, beam: list[_Scored]) -> list[list[Mined]]:
-    """Grow sequences backwards from these last steps: each round puts one step (a condition, with links to the step
-    after it) in front, and keeps the best as the next beam. Return the best sequences of each length."""
+def _grow_by_length(sample: EventSample, window_ms: int, steps_max: int, beam: list[_Scored]) -> list[list[Mined]]:
+    """Grow sequences backwards from these last steps: each round puts a condition in front, adds links to the old first
+    step, and keeps the best as the next beam. A step is a tuple of numbers: n for condition n, ~n for link n to the
+    step before. A chain is the rows that a sequence binds. Return the best sequences of each length."""
     if not beam:
         return []
     best = [[Mined(steps, window_ms, score) for score, steps, _ in beam]]
     for _ in range(steps_max - 1):
         longer: list[_Scored] = []
         for _, steps, chains in beam:
-            for number, links in _earlier_steps(sample):
-                first = (*steps[0], *links)
-                longer_chains = sample.prepended((number,), first, chains, window_ms)
+            for condition, links in _earlier_steps(sample):
+                linked_first = (*steps[0], *links)
+                longer_chains = sample.prepended((condition,), linked_first, chains, window_ms)
                 value = sample.score(longer_chains)
                 if value > 0:
-                    longer.append((value, ((number,), first, *steps[1:]), longer_chains))
+                    longer.append((value, ((condition,), linked_first, *steps[1:]), longer_chains))
         beam = _keep_best(longer, _BEAM_SIZE)
         if not beam:
             break
         best.append([Mined(steps, window_ms, score) for score, steps, _ in beam])
-        best[-1] += [
+        best[-1] += [  # each also with an event that must be absent
             Mined(steps, window_ms, sample.score(sample.chain(steps, window_ms)))
             for _, plain_steps, _ in beam for steps in _with_absence(sample, plain_steps)
         ]  # fmt: skip
@@ -322,13 +323,13 @@ def _simplify(sample: EventSample, mined: Mined) -> Mined:
 
 
 def _simpler(sample: EventSample, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-    """Yield the sequences with one step, condition or link less. A step has the numbers of its conditions, and negative
-    numbers for links to the step before. Without other conditions it asks only for its event type."""
+    """Yield the sequences with one step (not the last), condition or link less. A step has the numbers of its
+    conditions, and negative ones for links to the step before; without other conditions it asks for its event type."""
     type_numbers = {each.event_type: number for number, each in enumerate(sample.conditions) if not each.field}
-    for place, step in enumerate(steps):
-        if place + 1 < len(steps):  # a link is a bond to the step before, which another step would become
-            following = tuple(number for number in steps[place + 1] if number >= 0)
-            yield (*steps[:place], following, *steps[place + 2 :])
+    for index, step in enumerate(steps):
+        if index + 1 < len(steps):  # the next step loses its links, which tie it to the removed step
+            following = tuple(number for number in steps[index + 1] if number >= 0)
+            yield (*steps[:index], following, *steps[index + 2 :])
         for removed in step:
             remaining = tuple(number for number in step if number != removed)
             if removed >= 0 and all(number < 0 for number in remaining):
@@ -336,7 +337,7 @@ def _simpler(sample: EventSample, steps: tuple[Step, ...]) -> Iterator[tuple[Ste
                 if type_alone is None or type_alone == removed:
                     continue
                 remaining = tuple(sorted((*remaining, type_alone)))
-            yield (*steps[:place], remaining, *steps[place + 1 :])
+            yield (*steps[:index], remaining, *steps[index + 1 :])
 
 
 def _narrowed(sample: EventSample, wide_and_chains: tuple[Mined, Chains], steps: tuple[Step, ...]) -> Chains:

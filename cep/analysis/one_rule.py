@@ -135,10 +135,10 @@ class Replays:
     console: Console
 
 
-def drawn(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> Drawn:
-    """Replay rules with other values of their parameters. `curves` have the figures by the value of one parameter,
-    `pairs` by the values of two, and `lines` the alerts next to a threshold. If `names` is None, choose one rule.
-    Raises: UsageError for a rule that is missing, that cannot be replayed alone, or without a number."""
+def replay_for_charts(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> Drawn:
+    """Replay rules with other values of their parameters, for charts. `curves` have the figures by the value of one
+    parameter, `pairs` by the values of two, and `lines` the alerts next to a threshold. If `names` is None, choose one
+    rule. Raises: UsageError for a rule that is missing, without a number, or that reads other rules' events."""
     if names is not None:
         drawings = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))
                 for rule in map(replays.rule_of, dict.fromkeys(names))]  # fmt: skip

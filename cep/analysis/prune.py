@@ -61,25 +61,25 @@ def prune(
     alert_cost: float | None = None, spared: Collection[str] = (),
 ) -> Pruned:  # fmt: skip
     """Choose rules whose recall of frauds is at most `tolerance` below the recall of all, if alerts cost nothing. With
-    `alerts_max`, below the recall that is possible with so many alerts in all. `alert_cost` is in frauds, None for the
-    default. Rules in `spared` send no alerts, so they neither stay nor go. Cost: rules² × frauds."""
+    `alerts_max`, below the recall that is possible with so many alerts in all. `alert_cost`: the frauds that an alert
+    must find to be worth it, None for the default. Rules in `spared` send no alerts, so they neither stay nor go.
+    Alerts that are immature (too recent to judge) are not wrong. Cost: rules² × frauds."""
     chosen = np.array([number for number, name in enumerate(judged.names) if name not in spared], np.int64)
     names, count = [judged.names[number] for number in chosen], len(chosen)
     finds = judged.has_detected[chosen]
     is_wrong = ~judged.is_right & ~judged.is_immature
     wrong = np.bincount(judged.rule[is_wrong], minlength=len(judged.names))[chosen]
     alerts = np.bincount(judged.rule, minlength=len(judged.names))[chosen]
-    before = int(finds.any(axis=0).sum())
-    within = list(range(count)) if alerts_max is None else _within(finds, alerts, alerts_max)
-    reachable = int(finds[within].any(axis=0).sum())
+    frauds_before = int(finds.any(axis=0).sum())
+    affordable = list(range(count)) if alerts_max is None else _choose_within_budget(finds, alerts, alerts_max)
+    reachable = int(finds[affordable].any(axis=0).sum())
     needed = max(0, ceil(reachable - tolerance * labelled.frauds_count - 1e-9))
-    stay = [
-        within[rule]
-        for rule in _spared(finds[within], wrong[within], _greedy(finds[within], wrong[within], needed), needed)
-    ]
+    enough = _choose_greedily(finds[affordable], wrong[affordable], needed)
+    enough = _drop_unneeded(finds[affordable], wrong[affordable], enough, needed)
+    stay = [affordable[rule] for rule in enough]
     if alert_cost is None:
-        alert_cost = _COST_SHARE * before / max(1.0, float(alerts.sum()) if alerts_max is None else alerts_max)
-    stay = _worth(finds, alerts, stay, alert_cost)
+        alert_cost = _COST_SHARE * frauds_before / max(1.0, float(alerts.sum()) if alerts_max is None else alerts_max)
+    stay = _drop_costly(finds, alerts, stay, alert_cost)
     covered = finds[stay].any(axis=0) if stay else np.zeros(labelled.frauds_count, np.bool_)
     others = [rule for rule in range(count) if rule not in stay]
     return Pruned(
@@ -91,13 +91,13 @@ def prune(
             )
             for rule in others
         ),
-        labelled.frauds_count, before, int(covered.sum()),
+        labelled.frauds_count, frauds_before, int(covered.sum()),
         int(alerts.sum()), int(alerts[stay].sum()), int(wrong.sum()), int(wrong[stay].sum()),
         alert_cost,
     )  # fmt: skip
 
 
-def _within(finds: NDArray[np.bool_], alerts: NDArray[np.int64], alerts_max: float) -> list[int]:
+def _choose_within_budget(finds: NDArray[np.bool_], alerts: NDArray[np.int64], alerts_max: float) -> list[int]:
     """Choose rules that find as many frauds as possible with at most `alerts_max` alerts: greedily, or the best single
     one."""
     missing, alerts_left = np.ones(finds.shape[1], np.bool_), alerts_max
@@ -122,7 +122,7 @@ def _within(finds: NDArray[np.bool_], alerts: NDArray[np.int64], alerts_max: flo
     return [best_single] if best_single is not None and finds[best_single].sum() > (~missing).sum() else chosen
 
 
-def _greedy(finds: NDArray[np.bool_], wrong: NDArray[np.int64], needed: int) -> list[int]:
+def _choose_greedily(finds: NDArray[np.bool_], wrong: NDArray[np.int64], needed: int) -> list[int]:
     missing = np.ones(finds.shape[1], np.bool_)
     chosen: list[int] = []
     while finds.shape[1] - int(missing.sum()) < needed:
@@ -133,7 +133,7 @@ def _greedy(finds: NDArray[np.bool_], wrong: NDArray[np.int64], needed: int) -> 
     return chosen
 
 
-def _spared(finds: NDArray[np.bool_], wrong: NDArray[np.int64], chosen: Sequence[int], needed: int) -> list[int]:
+def _drop_unneeded(finds: NDArray[np.bool_], wrong: NDArray[np.int64], chosen: Sequence[int], needed: int) -> list[int]:
     """Leave out each rule without which the others find enough, those with the most wrong alerts first."""
     stay = list(chosen)
     for rule in sorted(chosen, key=lambda rule: (-int(wrong[rule]), rule)):
@@ -143,7 +143,7 @@ def _spared(finds: NDArray[np.bool_], wrong: NDArray[np.int64], chosen: Sequence
     return stay
 
 
-def _worth(finds: NDArray[np.bool_], alerts: NDArray[np.int64], chosen: Sequence[int], cost: float) -> list[int]:
+def _drop_costly(finds: NDArray[np.bool_], alerts: NDArray[np.int64], chosen: Sequence[int], cost: float) -> list[int]:
     """Leave out, one by one, the rule that costs most above the frauds that only it finds, until each is worth it."""
     stay = list(chosen)
     while stay:

@@ -70,8 +70,8 @@ class ReportData:
     span: int = 1
 
 
-def matched(data: ReportData) -> Blocks:
-    """Return the section about the input: period, events, labels and rules in force."""
+def input_section(data: ReportData) -> Blocks:
+    """Return the section about the input: period, events, labels and rules in force. Mature: old enough for a label."""
     about = data.measured.figures.about
     facts: list[tuple[str, Cell]] = [
         ("events", f"{about['events']:,}"),
@@ -92,7 +92,7 @@ def matched(data: ReportData) -> Blocks:
     ]
     kinds = sorted(about["frauds_by_kind"].items(), key=lambda pair: (-pair[1], pair[0]))
     counts = [(kind or "not said", f"{n:,}") for kind, n in kinds]
-    shown = table(("kind of fraud", "frauds"), counts, detail=data.detail)
+    kinds_table = table(("kind of fraud", "frauds"), counts, detail=data.detail)
     others = [] if data.against is None else [("The other rules", data.against.figures.about)]
     return (
         table(("of the history", ""), facts, detail=data.detail)
@@ -101,7 +101,7 @@ def matched(data: ReportData) -> Blocks:
             for title, rule_figures in [("Rules in force", about), *others]
             for block in heading(title) + _in_force(rule_figures, data)
         ]
-        + (heading("Kinds of fraud") + shown if len(kinds) > 1 else [])
+        + (heading("Kinds of fraud") + kinds_table if len(kinds) > 1 else [])
     )
 
 
@@ -271,7 +271,7 @@ def _pairs(pairs: Sequence[Pair], data: ReportData) -> Blocks:
 
 
 def near(data: ReportData) -> Blocks:
-    """Return the section about alerts just inside each threshold, and alerts that a looser value would add."""
+    """Return the section about alerts just inside each threshold (`line`), and alerts that a looser value would add."""
     lines, lines_max = data.thresholds.lines, data.detail.thresholds
     text = (
         "Each bar has the alerts that a value would just let through, and the next tighter one not. Those on one side "
@@ -286,7 +286,7 @@ def near(data: ReportData) -> Blocks:
              f"{each.right:,}", f"{each.wrong:,}", f"{each.immature:,}")
             for each in line.intervals
         ]  # fmt: skip
-        further = paragraph(f"{line.further:,} alerts are further inside than all of these.", is_note=True)
+        further = paragraph(f"{line.alerts_at_tightest:,} alerts are further inside than all of these.", is_note=True)
         shown = [
             ("just inside" if each.is_inside else "just outside", each.verdict, each.key, each.time,
              ", ".join(each.event_ids))
@@ -469,7 +469,7 @@ def _numbers(data: ReportData) -> bytes:
         "threshold_pairs": drawn.pairs,
         "near_thresholds": [
             {"rule": line.rule, "param": line.param, "unit": line.unit, "present": line.present,
-             "further": line.further, "intervals": line.intervals}
+             "further": line.alerts_at_tightest, "intervals": line.intervals}
             for line in drawn.lines
         ],
         "weeks": data.weeks,
@@ -485,7 +485,7 @@ def _page(data: ReportData, level: int) -> str:
     figures = data.measured.figures
     names = draw.most_alerted(figures, data.detail.rules)
     sections = [
-        ("matched", "What was matched", _less(level) + matched(data)),
+        ("matched", "What was matched", _less(level) + input_section(data)),
         ("days", "Alerts by day", days(data, names)),
         ("rules", "Rules", rules(data)),
         *([("against", "Beside the other rules", against(data, data.against))] if data.against else []),

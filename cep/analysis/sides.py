@@ -115,7 +115,7 @@ def live_rules(source: str, names: Sequence[str]) -> list[UpsertRecord]:
 
 
 _PASSED_MS = 3 * 86_400_000  # from receipt to payment
-_LEAST_SHARE = 0.8  # of the received money is paid
+_PASSED_SHARE_MIN = 0.8  # of the received money is paid
 _LEVELS = 2  # circles of three and of four transfers
 _CORES = 2
 
@@ -188,14 +188,15 @@ def _passed_type(event_type: EventType, sides: Sides, level: int, payer: str) ->
 
 
 def _transfer_producer(event_type: EventType, passed: EventType, level: int, names: tuple[str, str, str]) -> str:
-    """Write the pattern that produces an event when money is passed on: `r: transfer_payee`, then `p: transfer_payer`
-    of one account. The new event has the first payer as its key, and the last payee as its payer. Level 1 reads both
-    sides of a transfer; a higher level reads the events of the level below instead of `transfer_payee`."""
+    """Write the pattern that produces an event when an account passes money on. After the transfers a→b and b→c, level
+    1 makes an event with the key a and the payer c, the account that has the money of a now. It reads the sides of b:
+    `r: transfer_payee` (b receives), then `p: transfer_payer` (b pays). After c→d, level 2 makes an event with the key
+    a and the payer d: its `r` is the event of level 1, whose payer c is the account that pays."""
     key, payer, payee = names
     before, origin = (f"{event_type.name}_{payee}", payer) if level == 1 else (f"{event_type.name}_passed", key)
     _, _, _, _, *amount_fields = passed.fields  # without its id, time, key and payer
     amounts = [field.name for field in amount_fields]
-    conditions = [f"{payee} != r.{origin}", *(f"{name} between {_LEAST_SHARE} * r.{name} and r.{name}"
+    conditions = [f"{payee} != r.{origin}", *(f"{name} between {_PASSED_SHARE_MIN} * r.{name} and r.{name}"
                                               for name in amounts)]  # fmt: skip
     emitted = [f"{key} = r.{origin}", f"{payer} = p.{payee}", *(f"{name} = p.{name}" for name in amounts)]
     return "\n".join([

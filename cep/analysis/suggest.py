@@ -241,12 +241,12 @@ def _choose(
     candidates: Sequence[Candidate], frauds: np.ndarray, request: Wanted, tests_of: Callable[[Candidate], str]
 ) -> tuple[list[tuple[Candidate, str]], tuple[Rejected, ...]]:
     """Choose the candidates to propose, with their tests. Return them, and the others with the reasons against them.
-    The history has a time to mine, a time to choose and a time to report; `frauds` bool[F] begin in the second."""
+    `frauds` bool[F] begin in the time to choose. A test has few events: it fails if a key's further past decides."""
     chosen: list[tuple[Candidate, str]] = []
     rejected: list[Rejected] = []
     covered = np.zeros(len(frauds), np.bool_)
-    for each in sorted(candidates, key=lambda each: -int((each.figures[2] & frauds).sum())):  # by frauds found
-        choosing_precision, _, finds = each.figures
+    for each in sorted(candidates, key=lambda each: -int((each.figures[-1] & frauds).sum())):  # frauds found
+        choosing_precision, _, finds = each.figures  # without the precision on the time to report
         tests = ""
         reason = _reason_against(choosing_precision, finds & frauds, covered, request)
         if not reason:
@@ -290,36 +290,36 @@ def sample_events(
     events: Events, labelled: LabelledEvents, key: str, cut_ms: int, zone: str = "UTC"
 ) -> tuple[EventSample, np.ndarray]:
     """Sample the events to mine before `cut_ms`, by key and time: whole keys, the ones with a fraud first. Return the
-    sample with the conditions that a pattern may use, each with the events that satisfy it, and the sampled rows."""
-    column = encoded(events.columns[key].cast(pa.large_string()))
-    code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
-    is_early = (events.time_ms < cut_ms) & (code >= 0)
-    is_bad_key = np.zeros(len(column.dictionary), np.bool_)
-    is_bad_key[code[is_early & (labelled.fraud >= 0)]] = True
-    is_of_fraud_key = is_early & is_bad_key[code]
-    is_fraud_sample, fraud_weight = _sample_keys(is_of_fraud_key, code, SUGGEST_EVENTS_MAX * 3 // 4)
+    sample and its rows. Fields in `same` link steps of a pattern by equal values, fields in `near` by amounts."""
+    key_column = encoded(events.columns[key].cast(pa.large_string()))
+    key_code = np.asarray(key_column.indices.fill_null(-1)).astype(np.int64)
+    is_early = (events.time_ms < cut_ms) & (key_code >= 0)
+    key_has_fraud = np.zeros(len(key_column.dictionary), np.bool_)
+    key_has_fraud[key_code[is_early & (labelled.fraud >= 0)]] = True
+    is_of_fraud_key = is_early & key_has_fraud[key_code]
+    is_fraud_sample, fraud_weight = _sample_keys(is_of_fraud_key, key_code, SUGGEST_EVENTS_MAX * 3 // 4)
     is_of_other_key = is_early & ~is_of_fraud_key
-    is_other_sample, weight = _sample_keys(is_of_other_key, code, SUGGEST_EVENTS_MAX - int(is_fraud_sample.sum()))
+    is_other_sample, weight = _sample_keys(is_of_other_key, key_code, SUGGEST_EVENTS_MAX - int(is_fraud_sample.sum()))
     rows = np.flatnonzero(is_fraud_sample | is_other_sample)
-    rows = rows[arranged_rows(events.batch(rows), code[rows].astype(np.int32), len(column.dictionary))]
-    keys = code[rows]
+    rows = rows[arranged_rows(events.batch(rows), key_code[rows].astype(np.int32), len(key_column.dictionary))]
+    sampled_key_codes = key_code[rows]
     weights = np.where(is_fraud_sample[rows], 1.0, weight / fraud_weight)  # so fraud is as rare as in the history
     fraud = labelled.fraud[rows].astype(np.int64)
     open_frauds = np.zeros(labelled.frauds_count, np.bool_)
     open_frauds[fraud[fraud >= 0]] = True
-    starts, times = np.searchsorted(keys, keys), events.time_ms[rows]
+    key_starts, times = np.searchsorted(sampled_key_codes, sampled_key_codes), events.time_ms[rows]
     is_fraud = fraud >= 0
     conditions = different([
         *field_conditions(events, rows, is_fraud, key), *time_conditions(events, rows, is_fraud, zone),
-        *past_conditions(events, KeyRows(rows, starts, times), is_fraud),
+        *past_conditions(events, KeyRows(rows, key_starts, times), is_fraud),
     ])  # fmt: skip
-    same = {name: _with_value(events.columns[name], rows, starts) for name in _compared(events, rows, key)}
+    same = {name: _with_value(events.columns[name], rows, key_starts) for name in _compared(events, rows, key)}
     of_type = events.event_type[rows]
     may_be_fraud = np.isin(of_type, of_type[fraud >= 0])
     types = events.schema.columns()
     amounts = [name for name in events.columns if role_of(name) is Role.MONEY and name in types]
     near = {name: events.numbers(name)[rows] for name in amounts if types[name].is_number}
-    return EventSample(starts, times, fraud, may_be_fraud, weights, conditions, open_frauds, same, near), rows
+    return EventSample(key_starts, times, fraud, may_be_fraud, weights, conditions, open_frauds, same, near), rows
 
 
 def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:

@@ -94,14 +94,15 @@ def tests_text(
     name: str, text: str, search_result: tuple[Mined, EventSample, NDArray[np.int64]], events: Events, key: str
 ) -> str:  # fmt: skip
     """Write three tests for a suggested pattern: a fraud fires, an honest event does not, a changed fraud does not.
-    `text` is the pattern with the event types. The first test of each kind that the engine passes is used: without the
-    rest of the key's past, a few events may give another result. Return "" if no test of a kind passes."""
+    `text` is the pattern with the event types. `search_result`: the mined sequence (a step has numbers of conditions,
+    and negative ones of links), the sample, its rows in `events`. The first test of each kind that the engine passes is
+    used: without the rest of the key's past, few events may give another result. Return "" if none of a kind passes."""
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(search_result, events, label)
     mined, sample, _ = search_result
-    start = _test_starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
+    start_function = _test_starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
     blocks = [
-        _test((name, label, start), f"{index} {number}", test_events, expected)
+        _test((name, label, start_function), f"{index} {number}", test_events, expected)
         for index, kind in enumerate(kinds) for number, (_, test_events, expected) in enumerate(kind)
     ]  # fmt: skip
     suite = run_checked(load_text("\n".join([text, *blocks]), "suggested"))
@@ -111,7 +112,7 @@ def tests_text(
         passing_test = next((each for number, each in enumerate(kind) if f"{index} {number}" in passed), None)
         if passing_test is None:
             return ""
-        chosen.append(_test((name, label, start), *passing_test))
+        chosen.append(_test((name, label, start_function), *passing_test))
     return "\n".join(chosen)
 
 

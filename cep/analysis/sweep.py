@@ -336,16 +336,16 @@ def scores_of(replayer: Replayer, history: History, all_alerts: Detections, coun
 
 
 def _count(judged: Judged, part: Part, count: int) -> Scores:
-    """Count the alerts and frauds of each setting in one part of the time."""
-    inside = part.has(judged.detected_ms)
+    """Count the alerts and frauds of each setting, which was replayed as a rule, in one part of the time."""
+    is_in_part = part.has(judged.detected_ms)
     alert, fraud = part.hits(judged)
-    pairs = np.unique(np.stack([judged.rule[alert], fraud], axis=1), axis=0)
+    setting, found_fraud = np.unique(np.stack([judged.rule[alert], fraud], axis=1), axis=0).T
     return Scores(
-        np.bincount(judged.rule[inside], minlength=count),
-        np.bincount(judged.rule[inside & judged.is_right], minlength=count),
-        np.bincount(judged.rule[inside & judged.is_immature], minlength=count),
-        np.bincount(pairs[:, 0], minlength=count),
-        np.bincount(pairs[:, 0], weights=part.labelled.amount[pairs[:, 1]], minlength=count).astype(np.float64),
+        alerts=np.bincount(judged.rule[is_in_part], minlength=count),
+        right=np.bincount(judged.rule[is_in_part & judged.is_right], minlength=count),
+        immature=np.bincount(judged.rule[is_in_part & judged.is_immature], minlength=count),
+        frauds=np.bincount(setting, minlength=count),
+        money=np.bincount(setting, weights=part.labelled.amount[found_fraud], minlength=count).astype(np.float64),
     )
 
 
@@ -373,9 +373,9 @@ def every_setting(axes: Sequence[Axis]) -> list[Setting]:
 
 
 def combined_scores(replayer: Replayer, axes: Sequence[Axis]) -> tuple[tuple[Scores, ...], int] | None:
-    """Score all combinations without a replay for each: an alert at the loosest thresholds belongs to each combination
-    up to its levels (for each threshold, how many values let it pass). Return the scores by part of the time and the
-    number of replays; None if the settings cannot be combined. Raises: UsageError if there are too many alerts."""
+    """Score all combinations of the axes (parameters with values to try) without a replay for each: an alert at the
+    loosest thresholds belongs to each combination up to its levels (for each threshold, how many values let it pass).
+    Return the scores by part of the time and the number of replays, None without levels. Raises: UsageError."""
     others = [axis for axis in axes if not axis.is_threshold]
     thresholds = [axis for axis in axes if axis.is_threshold]
     blocks, count = [], 0
@@ -411,16 +411,16 @@ def _measure_levels(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) ->
         for axis_number, axis in enumerate(axes)
         for passed_count, value in enumerate(axis.values[1:], start=1)
     ]
-    step = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
-    for first in range(0, len(settings), step):
-        chosen_settings = settings[first : first + step]
+    at_once = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
+    for first in range(0, len(settings), at_once):
+        chosen_settings = settings[first : first + at_once]
         history, variants = replayer.judged([setting for _, _, setting in chosen_settings])
         if _has_dropped(history):
             return None, 1 + len(settings)
         variant_ids = identities(variants)
         for number, (axis_number, passed_count, _) in enumerate(chosen_settings):
             chosen_ids = variant_ids[variants.rule == number]
-            passes = np.isin(alert_ids, chosen_ids)
+            passes = np.isin(alert_ids, chosen_ids)  # these alerts must pass the loosest and all looser values, too
             if int(passes.sum()) != len(chosen_ids) or (level[passes, axis_number] < passed_count).any():
                 return None, 1 + len(settings)
             level[:, axis_number] += passes
@@ -443,44 +443,44 @@ def identities(judged: Judged) -> NDArray[np.uint64]:
 
 
 def _combine_levels(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
-    """Count for every combination of values the alerts that pass all of them, in a part of the time: right ones, and
-    immature ones (too recent to judge). An alert's level on an axis is how many values of it, from the loosest, let it
-    pass; so cumulative sums from the tightest value along each axis give the counts."""
+    """Count for every combination of values the alerts that pass all of them, in a part of the time: all, right, and
+    immature ones (too recent to judge). An axis is a parameter with its values to try, loosest first. An alert's level
+    on an axis is how many of its values let it pass; so cumulative sums from the tightest value give the counts."""
     shape = tuple(len(axis.values) for axis in axes)
     judged = judge(levels.history, part.labelled, levels.all_alerts)
     level = levels.level[levels.detected_ms <= part.labelled.as_of_ms]
     assert len(level) == len(judged.detected_ms), "a part has the alerts up to its end"
-    inside = part.has(judged.detected_ms)
+    is_in_part = part.has(judged.detected_ms)
     tightest_indexes = tuple(level.T - 1)  # by axis: the tightest value that lets each alert pass
 
-    def reaching(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def count_passing(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
         counts = np.zeros(shape, np.int64)
-        np.add.at(counts, tuple(axis[chosen] for axis in tightest_indexes), 1)
+        np.add.at(counts, tuple(indexes[chosen] for indexes in tightest_indexes), 1)
         for dimension in range(len(shape)):
             counts = np.flip(np.cumsum(np.flip(counts, dimension), dimension), dimension)
         return counts.reshape(-1)
 
     alert, fraud = part.hits(judged)
-    frauds, money = _frauds_reaching(level[alert], fraud, part.labelled.amount, shape)
-    right, immature = reaching(inside & judged.is_right), reaching(inside & judged.is_immature)
-    return Scores(reaching(inside), right, immature, frauds, money)
+    frauds, money = _frauds_by_setting(level[alert], fraud, part.labelled.amount, shape)
+    right, immature = count_passing(is_in_part & judged.is_right), count_passing(is_in_part & judged.is_immature)
+    return Scores(count_passing(is_in_part), right, immature, frauds, money)
 
 
-def _frauds_reaching(
+def _frauds_by_setting(
     level: NDArray[np.int64], fraud: NDArray[np.int64], amount: NDArray[np.float64], shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Count the frauds that each combination of values finds, and add up their money. Hits H pair an alert with a
-    fraud: level[h, a] int64[H, A] is how many values of axis a let the alert pass, fraud int64[H]; amount is by fraud.
-    For each combination of the other axes, the highest level of a fraud on the last axis decides."""
+    fraud: level[h, a] int64[H, A] is how many values of axis a (a parameter) let the alert pass, fraud int64[H]; amount
+    is by fraud. With fixed values of the other axes, a fraud's highest level on the last axis decides."""
     frauds, fraud_index = np.unique(fraud, return_inverse=True)
     counts = np.zeros((int(np.prod(shape[:-1])), shape[-1]), np.int64)
     money = np.zeros(counts.shape)
     for number, value_indexes in enumerate(np.ndindex(*shape[:-1])):
-        passes = (level[:, :-1] > np.array(value_indexes, np.int64)).all(axis=1)  # value i passes levels > i
+        passes = (level[:, :-1] > np.array(value_indexes, np.int64)).all(axis=1)  # value i lets levels > i pass
         highest = np.zeros(len(frauds), np.int64)
         np.maximum.at(highest, fraud_index[passes], level[passes, -1])
         by_level = np.bincount(highest, minlength=shape[-1] + 1)[1:]
-        counts[number] = np.flip(np.cumsum(np.flip(by_level)))
+        counts[number] = np.flip(np.cumsum(np.flip(by_level)))  # of frauds at this level or a higher one
         by_money = np.bincount(highest, weights=amount[frauds], minlength=shape[-1] + 1)[1:]
         money[number] = np.flip(np.cumsum(np.flip(by_money)))
     return counts.reshape(-1), money.reshape(-1)

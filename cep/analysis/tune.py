@@ -74,11 +74,11 @@ def objective_values(
 def compare(
     judged: Judged, part: Part, objective: Objective, review_cost: float
 ) -> tuple[Interval, Interval, Interval]:
-    """Compare two settings by resampling in a part of the time: the figure of each, and their difference, with 95 %
-    intervals. `judged` has the alerts of settings 0 and 1. The paired bootstrap (Efron 1979) draws each unit as often
-    as a Poisson variable of mean 1 says, and judges both settings by the same drawn units. A unit is a fraud with the
-    right alerts (they contain one of its events), or a key with its other alerts: alerts of one unit come and go
-    together. Equal units are drawn together, because a sum of Poisson variables is one."""
+    """Compare two settings by resampling in a part of the time: the figure of each (by `objective`), and their
+    difference, with 95 % intervals. `judged` has the alerts of settings 0 and 1. The paired bootstrap (Efron 1979)
+    draws each unit as often as a Poisson variable of mean 1 says, and judges both settings by the same drawn units. A
+    unit is a fraud with the right alerts (they contain one of its events), or a key with its other alerts. Units that
+    add the same numbers to both figures are drawn together: a sum of Poisson variables is a Poisson variable."""
     unit_rows, counts = np.unique(_units(judged, part), axis=0, return_counts=True)
     draws = [_figures_of_draws(counts[None, :].astype(np.float64), unit_rows, objective, review_cost)]
     random = np.random.default_rng(_SEED)
@@ -87,7 +87,7 @@ def compare(
         weights = random.poisson(counts, (min(step, _DRAWS - drawn_count), len(counts))).astype(np.float64)
         draws.append(_figures_of_draws(weights, unit_rows, objective, review_cost))
     values = np.concatenate(draws, axis=0)
-    columns = (values[:, 0], values[:, 1], values[:, 1] - values[:, 0])
+    columns = (values[:, 0], values[:, 1], values[:, 1] - values[:, 0])  # row 0 has the figures without resampling
     first, second, difference = (
         Interval(float(each[0]), *(float(np.quantile(each[1:], quantile)) for quantile in _QUANTILES))
         for each in columns
@@ -256,12 +256,12 @@ def tune(
 
 
 def _table(settings: Sequence[Setting], scores: Sequence[Scores], replayer: Replayer, aim: Aim) -> dict[str, list[Any]]:
-    """Return the tried settings with their figures on train and validation, the parts 0 and 1, as columns. A setting
-    over the aim's budget of alerts has None in place of the value to maximise."""
+    """Return as columns the tried settings (values of the rule's parameters) and their figures on train and validation,
+    the parts 0 and 1. A setting over the aim's budget of alerts has None in place of the value to maximise."""
     columns: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
     for part_number in (0, 1):
         name = replayer.parts[part_number].name
-        precision, recall = _shares(scores[part_number], replayer, part_number)
+        precision, recall = _precision_and_recall(scores[part_number], replayer, part_number)
         values = _values(scores[part_number], replayer, part_number, aim)
         columns |= {
             f"{name}_alerts": scores[part_number].alerts.tolist(),
@@ -289,8 +289,8 @@ def _score_settings(
     replayer: Replayer, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
     """Score the settings in the cheapest valid way. Return the way, the settings, their scores by part of the time, and
-    the number of replays. All combinations come from one replay per threshold value if each alert's own values decide
-    under which settings it exists (`is_divisible`). `pattern` has open parameters, `bound` the present values."""
+    the number of replays. If an alert's own values tell which settings let it pass (`is_divisible`), a replay of each
+    threshold value is enough for all combinations. `pattern` has open parameters, `bound` the present values."""
     if replayer.record.suppress is None and is_divisible(pattern, bound, axes):  # a sent alert suppresses others
         combined = combined_scores(replayer, axes)
         if combined is not None:
@@ -344,7 +344,7 @@ def _values(scores: Scores, replayer: Replayer, part_number: int, aim: Aim) -> N
     return values
 
 
-def _shares(scores: Scores, replayer: Replayer, part_number: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _precision_and_recall(scores: Scores, replayer: Replayer, part_number: int) -> tuple[NDArray[np.float64], ...]:
     """Return precision and recall of each setting, 0 if undefined."""
     mature = scores.alerts - scores.immature
     return scores.right / np.maximum(mature, 1), scores.frauds / max(1, int(replayer.parts[part_number].frauds.sum()))

@@ -330,7 +330,7 @@ def _flat(lists: pa.ChunkedArray) -> tuple[pa.StructArray, np.ndarray]:
 
 
 def measures_of(rules: GivenRules, alerts: pa.Table, rule_id: str) -> pa.Table:
-    """Return a rule's measures as typed columns. Raises: UsageError."""
+    """Return a rule's measures (values that its alerts emit) as typed columns. Raises: UsageError for unknown rules."""
     versions = rules.versions(rule_id)
     if not versions:
         raise UsageError(rules.reason_against(rule_id))

@@ -67,7 +67,7 @@ class EventReader:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(EventReader):
     """The events of a frame or of files. `to_frame` converts a table to the caller's kind of frame, `labels` reads the
-    events' column of labels, `views` names the views: a record is an event of each, as a transfer of both accounts."""
+    events' column of labels (a word is True for fraud). A record becomes an event for each name in `views`, if any."""
 
     to_frame: ToFrame
     labels: Callable[[Schema, str, Mapping[str, bool]], Labels]
@@ -99,7 +99,7 @@ class ReplayForms(HistoryForms, total=False):
     to_the_end: bool
 
 
-def parted(forms: HistoryForms | ReplayForms) -> tuple[Forms, Period]:
+def split_forms(forms: HistoryForms | ReplayForms) -> tuple[Forms, Period]:
     """Separate the forms of values from the period. Raises: UsageError for an invalid time."""
     written = {name: value for name, value in forms.items() if name not in _OF_HISTORY}
     to_the_end = bool(forms.get("to_the_end"))
@@ -127,7 +127,7 @@ def open_any(events: Any, form: FileForm = AS_WRITTEN) -> Frame:
 
 
 def open_source(events: Any, naming: Naming) -> Source:
-    """Make a source of a frame, or of files, which are read as the verbs read them. Raises: UsageError, SourceError."""
+    """Make a source of a frame, or of files, which the command line reads alike. Raises: UsageError, SourceError."""
     paths = paths_of(events)
     if paths is None:
         return _source_of(open_frame(events), naming)
@@ -167,7 +167,7 @@ def _in_python(message: str) -> str:
 
 
 def _source_of(frame: Frame, naming: Naming) -> Source:
-    """Make a source of a frame: its events in pieces, the records of one key, and its labels."""
+    """Make a source of a frame: its events in pieces, the records of a key, its labels. A view is an event of a row."""
 
     def pieces(schema: Schema) -> Pieces:
         """Divide the events into tables of some rows. The first has the count of local times that clocks skip."""
@@ -190,7 +190,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         table, mapping = _with_column(frame, schema, naming, column), naming.values(schema)
         tables = [ids_and_column(table, schema, column, view) for view in mapping.views]
         read = labels_of_column(tables if mapping.has_views else [table], column, schema, words)
-        sources = {view_of(name)[1]: source for name, source in (naming.columns or {}).items()}
+        sources = {view_of(name)[1]: source for name, source in (naming.columns or {}).items()}  # by field
         return replace(read, fields=tuple(name for name in schema.columns() if sources.get(name, name) == column))
 
     return Source(of_key, pieces, to_frame=frame.to_frame, labels=labels, views=lambda s: naming.values(s).view_names)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.describe import draft
-from cep.api.events import HistoryForms, open_whole, parted, warn_of
+from cep.api.events import HistoryForms, open_whole, split_forms, warn_of
 from cep.api.frames import Naming
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
@@ -70,7 +70,7 @@ def features(
     >>> cep.features(frame, {"spent": "sum(pay.amount over 1 h by card)"})["spent"].to_pylist()
     [1, 6, 7]
     """
-    made = rejecting_features(events, expressions, by, declare, Naming(columns, tz, parted(forms)[0]), forms)
+    made = rejecting_features(events, expressions, by, declare, Naming(columns, tz, split_forms(forms)[0]), forms)
     warn_of(made.rejections, forms)
     if made.skipped_times:
         warnings.warn(made.times_line(), UserWarning, stacklevel=2)
@@ -100,7 +100,7 @@ def rejecting_features(
     named = dict(expressions) if isinstance(expressions, Mapping) else {text: text for text in expressions}
     if not named:
         raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
-    period = parted(forms)[1]
+    period = split_forms(forms)[1]
     views = [view for name in (*(naming.columns or {}), *naming.fixed) if (view := view_of(name)[0])]
     if views and declare is None:
         raise UsageError("with views the fields of events are not the columns of the frame; give their declaration")
@@ -165,7 +165,7 @@ def _declaration(
         )
     described = draft(table, names.pop(), keeps_labels=True)
     columns = {**described.columns, **(naming.columns or {})}
-    if naming.has_time:
+    if naming.has_time:  # the caller has said how times are written; otherwise the draft says it
         return described.text, replace(naming, columns=columns)
     forms: Any = {name: form for name, form in described.forms.items() if name != "tz"}
     return described.text, Naming(columns, naming.tz or described.forms.get("tz"), {**forms, **naming.forms})
@@ -173,16 +173,16 @@ def _declaration(
 
 def _pattern_of(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
     """Write a pattern whose one condition is the user's expression, a function of past events, and check it. `is null`
-    only makes a condition of a number. Raises: UsageError with the mistakes."""
+    makes a number a condition; the key is `by`, otherwise the expression's own. Raises: UsageError with mistakes."""
     schema = load_text(declared).schema
-    of_source = [event_type for event_type in schema.event_types if not event_type.derived]
-    of_text = [event_type for event_type in of_source if re.search(rf"\b{event_type.name}\b", text)] or of_source
-    if not of_text:
+    source_types = [event_type for event_type in schema.event_types if not event_type.derived]
+    named = [event_type for event_type in source_types if re.search(rf"\b{event_type.name}\b", text)] or source_types
+    if not named:
         raise UsageError(f"the declaration has no event type:\n{declared}")
-    ids = [field.name for field in of_text[0].fields if field.type.kind is Kind.ID]
+    ids = [field.name for field in named[0].fields if field.type.kind is Kind.ID]
     key = ", ".join(by) or ids[0]  # any will do until the expression's own `by` has been read
     condition = text if text.lstrip().startswith("exists") else f"({text}) is null"
-    source = f"{declared}\npattern feature by {key} {{\n  seq e\n  where e: {of_text[0].name} {condition}\n}}\n"
+    source = f"{declared}\npattern feature by {key} {{\n  seq e\n  where e: {named[0].name} {condition}\n}}\n"
     checked = load_text(source, "expression")
     pattern = checked.patterns.get("feature")
     if pattern is None or not checked.ok:
@@ -196,8 +196,8 @@ def _pattern_of(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
         return pattern
     if not history.by or history.fn == "first_seen":
         raise UsageError(f'`{text}` is of no key; write `by card_id` behind its window, or by="card_id"')
-    alone = replace(history, by=())
-    where = replace(condition_expr, argument=alone) if isinstance(condition_expr, Unary) else alone
+    without_by = replace(history, by=())
+    where = replace(condition_expr, argument=without_by) if isinstance(condition_expr, Unary) else without_by
     return replace(pattern, key=history.by, variables=(replace(pattern.variables[0], where=where),))
 
 

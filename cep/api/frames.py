@@ -59,11 +59,11 @@ from cep.sources.tables import joined
 
 
 class Forms(TypedDict, total=False):
-    """How values are written: arguments with the names of the verbs' flags, with underscores."""
+    """How values are written: arguments with the names of the command line's flags (`--time-unit` is `time_unit`)."""
 
     fixed: Mapping[str, str]  # a field: its value in every row
     minor: Sequence[str]  # decimals in whole cents
-    values: Mapping[str, str]  # FIELD.VALUE: the value of the rules that it stands for
+    values: Mapping[str, str]  # FIELD.VALUE of the data: the value for rules, as {"status.D": "declined"}
     time_unit: str  # of numbers: "s", "ms", …
     time_form: str  # of texts, as in strptime
     time_base: str  # the moment from which numbers count, if not 1970
@@ -139,24 +139,24 @@ class Naming:
 
 _TEXT, _OTHER = "\x00text", "\x00other"  # no column of a user can have such names
 _SHOWN_CHARACTERS = 36
-_EXACT_MAX = 2**53
+_EXACT_FLOAT_MAX = 2**53  # a larger float may stand for another whole number
 _NOT_UTF_8 = b"\xff"  # decoding makes such a text a bad value
 
 
 def mixed_column(values: Sequence[Any]) -> pa.StructArray | None:
-    """Return values of several kinds as two columns of texts, one of values that no field can have, to be shown in
-    messages; None if Arrow has a type for all of them, or if no value fits a field."""
+    """Return values of several kinds as two columns of texts: of values that a field can have, and of others such as
+    lists, to be shown in messages. Return None if Arrow has a type for all of them, or if no value fits a field."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     try:
         pa.array(plain)  # Arrow has a type: the column is not mixed
     except (pa.ArrowException, OverflowError):
-        texts = [None if value is None else _text(value) for value in plain]
+        texts = [None if value is None else _field_text(value) for value in plain]
         if any(text is not None for text in texts):
-            others = [
+            misfits = [
                 None if value is None or text is not None else _shown(value)
                 for value, text in zip(plain, texts, strict=True)
             ]
-            return pa.StructArray.from_arrays([pa.array(texts, TEXT), pa.array(others, TEXT)], names=[_TEXT, _OTHER])
+            return pa.StructArray.from_arrays([pa.array(texts, TEXT), pa.array(misfits, TEXT)], names=[_TEXT, _OTHER])
     return None
 
 
@@ -175,14 +175,14 @@ def texts_for(column: pa.ChunkedArray, kind: Kind | None) -> pa.ChunkedArray:
     return pc.coalesce(texts, others)
 
 
-def _text(value: Any) -> str | None:
-    """Return the text that means the same; None for a fraction and for a value that no field can have."""
+def _field_text(value: Any) -> str | None:
+    """Return the text from which a field reads the same value; None for a fraction, or for a value such as a list."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float | Decimal):
-        return str(int(value)) if -_EXACT_MAX <= value <= _EXACT_MAX and value == int(value) else None
+        return str(int(value)) if -_EXACT_FLOAT_MAX <= value <= _EXACT_FLOAT_MAX and value == int(value) else None
     if isinstance(value, datetime):
         zone = "" if value.tzinfo is None else "Z"
         return f"{value.astimezone(UTC) if zone else value:%Y-%m-%d %H:%M:%S.%f}{zone}"
@@ -334,7 +334,8 @@ def _errors_of_frames(action: str) -> Iterator[None]:
 def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_string_views: bool = False) -> pa.Table:
     """Return the columns that the schema names, under its names or VIEW/NAME, with zoned times. Raises: UsageError.
 
-    With `keeps_string_views` texts of Arrow's type string_view stay so: decoding converts them on all threads.
+    A view is one of the events that a row becomes. Fields in `naming.fixed` have one value in all rows. With
+    `keeps_string_views` texts of Arrow's type string_view stay so: decoding converts them on all threads.
     """
     frame = _with_added_columns(frame, naming)
     field_names = [name for name in (TYPE_FIELD, *schema.columns()) if name not in naming.fixed]

@@ -293,7 +293,7 @@ def producers_of(rules: GivenRules, names: Sequence[str]) -> list[str]:
 
 
 def produce(rules: GivenRules, pieces: Pieces) -> Produced:
-    """Match a history and keep the derived events. Rules that read them match a level later. Raises: SourceError."""
+    """Match a history level by level; return the derived events, which later levels read. Raises: SourceError."""
     deployment = rules.deployment
     schema = deployment.schema
     source_events, job, watermark_ms = _read(rules, pieces)

@@ -18,12 +18,12 @@ from cep.analysis.backtest import DAY_MS, parts_of_time
 from cep.analysis.labels import Labels, label_words, labels_of_table, read_labels
 from cep.analysis.measure import Terms as MeasureTerms
 from cep.analysis.measure import episodes_of, measure
-from cep.analysis.one_rule import OneRule, Replays, drawn, one_rule_of
+from cep.analysis.one_rule import OneRule, Replays, one_rule_of, replay_for_charts
 from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
 from cep.analysis.sweep import Replayer, axes_of, skipped_params
 from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts, Picture
-from cep.api.events import HistoryForms, ReplayForms, Source, open_source, parted, warn_of, warn_of_replay
+from cep.api.events import HistoryForms, ReplayForms, Source, open_source, split_forms, warn_of, warn_of_replay
 from cep.api.frames import Forms, Naming, open_frame
 from cep.api.quality import Difference, Quality, difference_of
 from cep.api.replay import GivenRules, Terms, matches, replay
@@ -68,7 +68,7 @@ def source_and_terms(events: Any, arguments: Measuring) -> tuple[Source, Measure
     """Return the events of the period, and the settings of the measurement. Raises: UsageError, SourceError."""
     as_of, maturity = arguments.get("as_of"), arguments.get("maturity")
     forms: ReplayForms = {name: value for name, value in arguments.items() if name not in _ONLY_MEASURING}  # type: ignore[assignment]
-    value_forms, period = parted(forms)
+    value_forms, period = split_forms(forms)
     as_of_ms = None if as_of is None else moment_ms("as_of", as_of)
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
     words = label_words(
@@ -156,7 +156,7 @@ class Rules:
         >>> alerts.table.num_rows
         44
         """
-        written, period = parted(forms)
+        written, period = split_forms(forms)
         terms = Terms(cores or processors_count(), ahead_ms=_limit_ms(ahead_max), period=period)
         naming = Naming(columns, tz, written)
         if is_spark(events):
@@ -205,8 +205,8 @@ class Rules:
     ) -> Any:  # fmt: skip
         """Return the records of a Spark DataFrame that `match` rejects, as a DataFrame of JSON texts.
 
-        For a stream it is a stream, for a query of its own. Events with a reused id are not among them: only `match`
-        remembers ids. For any other frame the records are in the alerts. Raises: UsageError.
+        For a stream it is a stream: start a query of its own. Events later than now by `ahead_max` are rejected; reused
+        ids are not, as only `match` remembers ids. For other frames see the alerts. Raises: UsageError.
         """
         if not is_spark(events):
             raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
@@ -222,7 +222,7 @@ class Rules:
         A key of several fields is a list of its values. `columns`, `tz`, `since`, `until`, `dedup` and how values are
         written are as in `match`. Raises: UsageError, SourceError.
         """
-        written, period = parted(forms)
+        written, period = split_forms(forms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
         values = [key] if isinstance(key, str) else list(key)
         answer = explain_not(self._given, rule_id, values, source, at)
@@ -239,11 +239,11 @@ class Rules:
         `columns`, `tz`, `since`, `until`, `to_the_end`, `dedup` and the forms of values are as in `match`. Raises:
         UsageError, SourceError.
         """
-        written, period = parted(forms)
-        terms = Terms(cores or processors_count(), period=Period(until_ms=period.until_ms))
-        source = open_source(events, Naming(columns, tz, written)).within(period)
-        both = (other._given, self._given)
-        before, after = (matches(each, source.pieces, terms) for each in both)
+        value_forms, period = split_forms(forms)
+        terms = Terms(cores or processors_count(), period=Period(until_ms=period.until_ms))  # open windows end then
+        source = open_source(events, Naming(columns, tz, value_forms)).within(period)  # without later events
+        rule_sets = (other._given, self._given)
+        before, after = (matches(rules, source.pieces, terms) for rules in rule_sets)
         warn_of_replay(after, forms)
         return difference_of(before.alerts, after.alerts, source.to_frame)
 
@@ -267,7 +267,7 @@ class Rules:
         measured = measure(deployment, source.pieces, labels_of(deployment.schema), terms, console)
         warn_of_replay(measured.history.replayed, given)
         replays = Replays(self._one_rule, source.pieces, labels_of, terms, console)
-        return Quality(measured, source.pieces, partial(drawn, replays))
+        return Quality(measured, source.pieces, partial(replay_for_charts, replays))
 
     def suggest(
         self, events: Any, labels: Any, key: str, *, steps: int = 3, count: int = 5, precision: float = 0.8,

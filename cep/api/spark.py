@@ -122,8 +122,8 @@ def _job(rules: GivenRules, terms: Terms) -> Job:
 
 
 def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
-    """Select the columns that the rules read, under the names of their fields, or VIEW/FIELD. Times without a zone get
-    the zone of `naming`. Raises: UsageError."""
+    """Select the columns that the rules read, under the names of their fields, or under VIEW/FIELD for one of several
+    events that a row becomes. Times without a zone get the zone of `naming`. Raises: UsageError."""
     from cep.runners.spark.match import fields_of  # noqa: PLC0415 Spark takes a second to import
 
     names = tuple(events.columns)
@@ -138,13 +138,13 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     times = [name for name in sources if view_of(name)[1] in time_fields]
     paths = {field: path_of(column, names) for field, column in sources.items()}
     fields = fields_of(events, paths)
-    local = [field for field in times if fields.schema[field].dataType.typeName() in _LOCAL_TYPES]
-    if not local or naming.has_time:  # decoding reads times in the caller's form, with the zone
+    local_times = [field for field in times if fields.schema[field].dataType.typeName() in _LOCAL_TYPES]
+    if not local_times or naming.has_time:  # decoding reads times in the caller's form, with the zone
         return fields
     if naming.tz is None:
-        raise UsageError(no_zone(sources[local[0]]))
+        raise UsageError(no_zone(sources[local_times[0]]))
     try:
         ZoneInfo(naming.tz)
     except (ZoneInfoNotFoundError, ValueError) as error:
         raise UsageError(f'tz="{naming.tz}" is not a time zone; write one like "Europe/Paris"') from error
-    return fields_of(events, paths, local, naming.tz)
+    return fields_of(events, paths, local_times, naming.tz)

@@ -156,7 +156,7 @@ def _world(
 def _records(
     rules: GivenRules, rule: DeployedRule, reader: EventReader, key: str
 ) -> tuple[KeyRecords, Produced | None, Rejections]:
-    """Read the records of a key, repeated events once. A rule that reads produced events needs the whole history."""
+    """Read a key's records, repeated events once. If the rule reads derived events, read the whole history, too."""
     schema, domain = rules.deployment.schema, rule.pattern.key
     records = reader.of_key(schema, domain, key)
     job = job_of(rules.deployment, Terms(period=Period(dedup_ms=reader.dedup_ms)))

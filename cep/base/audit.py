@@ -44,14 +44,14 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """The part of an audit that its next line needs: the head, a hash of all records, the last signers file."""
+    """The part of an audit that its next line needs: its head, and hashes of all records and the last signers file."""
 
     head: Head = Head()
-    mixed: str = ""
+    records_hash: str = ""
     signers: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.head.to_json(), "mixed": self.mixed, "signers": self.signers}
+        return {**self.head.to_json(), "mixed": self.records_hash, "signers": self.signers}
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Trail:

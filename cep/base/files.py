@@ -155,7 +155,7 @@ def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
 
 
 class Folder(Closing):
-    """A folder below a root that stays open, so that each of its files takes one step."""
+    """A folder below a root that stays open, so that only a file's own name is looked up to read it."""
 
     def __init__(self, path: Path, root: Path) -> None:
         self._path, self._root = path, root
@@ -169,7 +169,7 @@ class Folder(Closing):
 
     def read(self, name: str, bytes_max: int) -> bytes:
         if self._descriptor is not None and os.sep not in name:
-            # A link may lead to a readable place; other faults are reported in one place.
+            # After a fault, or for a link, `read_file` decides: it follows links below the root, and names each fault.
             with suppress(OSError, UnreadableError):
                 return _read_and_close(os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=self._descriptor), bytes_max)
         return read_file(self._path / name, bytes_max, self._root)

@@ -280,11 +280,11 @@ class Schema:
                 ColumnUse(
                     name,
                     type_,
-                    tuple(f is not None for f in fields),
-                    tuple(f is not None and not f.type.nullable for f in fields),
-                    tuple(e.id_field == name for e in self.event_types),
-                    any(e.time_field == name for e in self.event_types),
-                    tuple(e.order_field == name for e in self.event_types),
+                    has_field=tuple(f is not None for f in fields),
+                    is_required=tuple(f is not None and not f.type.nullable for f in fields),
+                    is_id=tuple(e.id_field == name for e in self.event_types),
+                    is_time=any(e.time_field == name for e in self.event_types),
+                    is_order=tuple(e.order_field == name for e in self.event_types),
                 )
             )
         return tuple(uses)

@@ -103,8 +103,8 @@ class _Heads:
     problems: list[str] = field(default_factory=list)
 
     def add(self, place: str, read: Callable[[], Any], *, is_last: bool = True) -> None:
-        """Add the head (number and hash of a line) that `read` takes from a place, if any. The first one with `is_last`
-        must be the last line of the audit, the others must be among its lines."""
+        """Add the head (number and hash of a line) that a place outside of the audit has, such as a checkpoint, if any.
+        The first one with `is_last` must be the audit's last line, the others among its lines: so none is missing."""
         try:
             values = read()
             if values is None:

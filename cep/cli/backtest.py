@@ -147,7 +147,7 @@ examples:
 
 
 def add_arguments_prune(parser: Parser) -> None:
-    """Declare the arguments of the verb."""
+    """Declare the arguments of the verb, which finds rules that others replace, or that cost more than they find."""
     add_rules_argument(parser)
     add_label_arguments(parser)
     parser.declare("--tolerance SHARE", "recall of frauds that may be lost (default 0)", default=0.0)
@@ -161,7 +161,8 @@ def add_arguments_prune(parser: Parser) -> None:
 
 
 def run_prune(options: argparse.Namespace) -> int:
-    """Print the rules that could be removed. Return 1 if there are any, or too many records were rejected."""
+    """Print the rules that could be removed: others find their frauds, or their alerts cost more than only they find.
+    Rules in shadow send no alerts and are spared. Return 1 if there are any, or too many records were rejected."""
     if not 0 <= options.tolerance < 1:
         raise UsageError(f"--tolerance {options.tolerance}: a share of the frauds, like 0.01")
     if options.alert_cost is not None and not options.alert_cost >= 0:

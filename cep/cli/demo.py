@@ -41,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the simulated day. Return 0, or 1 if live and replay differ. Raises: UsageError, CepError."""
+    """Run the simulated day live and as a replay. Return 0, or 1 if the alerts differ. Raises: UsageError, CepError."""
     if options.cores < 1:
         raise UsageError(f"--cores is 1 or more, not {options.cores}")
     began_s = time.monotonic()

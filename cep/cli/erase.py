@@ -94,7 +94,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Erase keys. Return 0, or 1 if something still has a key's bytes, or the topic lacks the audit's line."""
+    """Erase keys. Return 0, or 1 if something still has a key's bytes, or the audit's topic lacks the line about it."""
     use_secrets_file(options.secrets)
     key_texts = [*options.key, *_lines(options.keys_file)]
     if not key_texts:
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
             "key there, and restore it into a new folder: `cep job erase --help` has the commands"
         )
     erasure = _ErasureRequest(tuple(key_texts), options.request, options.sign_with)
-    if erasure.sign_with is not None:
+    if erasure.sign_with is not None:  # to erase, the command is run again when two people have signed
         return _sign_request(folder, erasure, is_job=options.checkpoint is not None)
     topic = _audit_topic(options)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-erase-", dir=folder.resolve().parent) as scratch:
@@ -225,7 +225,8 @@ def _keys(job: Job, key_texts: Sequence[str]) -> dict[KeyDomain, set[str]]:
 def _erase_job(
     folder: Path, scratch: Path, erasure: _ErasureRequest, *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Erase keys from a job's folder. Return the erased items, the searched texts, and audit lines for a topic."""
+    """Erase keys from a job's folder: its savepoint is copied without them in `scratch`, and loaded into a new folder.
+    Return the erased items, the texts to search for, and audit lines that a topic is still to get."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
@@ -260,8 +261,8 @@ def _erase_job(
 def _erase_saved(
     folder: Path, scratch: Path, erasure: _ErasureRequest, audit: Path | None
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Erase keys from a savepoint by a copy that takes its place. Return the erased items, the searched texts, and the
-    audit's new lines, which a savepoint does not keep."""
+    """Erase keys from a savepoint by a copy that takes its place, and from the dead letters and audit lines in `audit`.
+    Return the erased items, the texts to search for, and the audit's new lines, which a savepoint does not keep."""
     source = Target(str(folder.resolve()))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
     job = Job.from_json(payload.job)
@@ -377,7 +378,7 @@ def _files_with(folder: Path, searched_texts: Sequence[bytes]) -> tuple[list[Pat
 
 
 def _print(folder: Path, erased: Erased, files_left: Sequence[Path], unsearched: Sequence[str]) -> None:
-    """Print the erased items and the remaining ones. No line quotes a key."""
+    """Print the erased and the remaining items. No line quotes a key. A token is a protected value's keyed hash."""
     for kind, count in sorted((+Counter(erased.removed)).items()):
         printed(f"removed: {count:,} {kind}")
     if not +erased.removed:

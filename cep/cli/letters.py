@@ -96,7 +96,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show, send, remove or replay dead letters. Return 1 if an alert was refused or changes, otherwise 0."""
+    """Show, send, remove or replay dead letters. A replay compares the alerts of the job's history with the alerts when
+    late and repaired events are added. Return 1 if an alert was refused or changes, otherwise 0."""
     console, errors = Terminal(highlight=False, soft_wrap=True), Terminal(stderr=True, highlight=False)
     if options.what in ("list", "send"):
         return (list_refused if options.what == "list" else send_refused)(options, console)
@@ -109,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     dedup_ms = length_ms("--dedup", options.dedup)
     job = Job(deployment.schema, deployment.key_domains, dedup_ms=dedup_ms).begin()
     original_records = given_events(options, deployment.schema)
-    options.events = [*options.events, *(options.repaired or ())]
+    options.events = [*options.events, *(options.repaired or ())]  # which `given_events` reads
     all_records = given_events(options, deployment.schema)
 
     def replayed(history: Pieces) -> Replayed:
@@ -180,7 +181,7 @@ def _with_repaired(records: Records, originals_count: int, schema: Schema) -> Pi
 
 
 def _read_dead_letters(path: Path) -> tuple[Counter[str], pa.Array]:
-    """Count letters by code, and return the ids of late events. Raises: UsageError."""
+    """Count letters (not lines of the audit) by code, and return the ids of late events. Raises: UsageError."""
     counts: Counter[str] = Counter()
     late: dict[str, None] = {}  # a late event has a letter for each of its keys
     for line in _lines(path):

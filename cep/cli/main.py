@@ -126,8 +126,8 @@ def _saved_traceback(error: Exception) -> str:
 def _run(name: str, verb: Verb, options: argparse.Namespace) -> int:
     """Run a verb, after its modules are imported, and return its exit code. Files of a private verb are the owner's."""
     run = verb.part("run")
-    _PandasBlocker.remove()  # from now on Arrow may import it
-    if name == "check":  # this verb takes its arguments one by one
+    _PandasBlocker.remove()  # the start is over, which pandas would have slowed; from now on Arrow may import it
+    if name == "check":  # this verb takes its arguments one by one, for callers without options
         findings: int = run(options.files, options.json, _is_colored(options.color))
         return findings
     color = (_is_colored("auto"),) if verb.is_colored else ()

@@ -186,7 +186,7 @@ def _open_runs(status: Mapping[str, Any] | None, rule: Mapping[str, Any]) -> int
 
 
 def _records(topics: Topics) -> list[UpsertRecord] | None:
-    """Read the rules of the folder. Report their mistakes and return None if there are any."""
+    """Read the folder's rules, lock (their hashes) and lists. Report mistakes and return None if there are any."""
     options = topics.options
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
@@ -196,7 +196,7 @@ def _records(topics: Topics) -> list[UpsertRecord] | None:
             raise UsageError(f"{options.rules} has no rule {name}")
     chosen = [record for record in records if not options.only or record.id in options.only]
     problems += [str(problem) for problem in problems_of_lock(chosen, read_lock(options.rules))]
-    problems += declared_lists(options.rules)[1]
+    problems += declared_lists(options.rules)[1]  # the problems, without the lists
     deployment = deploy(chosen)
     problems += [
         f"{rule.rule_id}: {rule.reason}" + "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)

@@ -93,7 +93,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _add_job(parser: Parser) -> None:
-    """Declare the arguments that describe the live job: the one with these alerts, or the one that goes on."""
+    """Declare the arguments that describe the live job: with --control the job whose alerts the replay repeats, with
+    --savepoint the job that goes on from the cut (the end of the replay)."""
     parser.declare(
         "--levels N",
         "levels of patterns that feed each other, as the live job's --levels: with --control, a record for which "
@@ -131,7 +132,7 @@ def _add_job(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Replay. Return 0, or 1 if a rule, a control record or too many records were set aside."""
+    """Replay. Return 0, or 1 if a rule, a control record or too many records were set aside (refused or unreadable)."""
     use_secrets_file(options.secrets)
     format_ = options.format or format_of(options.out)
     check_writable(options.out)
@@ -153,12 +154,12 @@ def run(options: argparse.Namespace) -> int:
     refused = refusal_dead_letters(deployment.refused)
     if ending is not None:  # a live job goes on from its savepoint, and begins with all records that were taken
         deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.trust)
-    job = _job(options, deployment, rules.levels_count if ending else 1)
+    job = _job(options, deployment, rules.levels_count if ending else 1)  # a job that goes on has the levels
     records = given_events(options, deployment.schema)
     replayed = _replay(options, job, deployment.rulebook, records, ending, errors)
     outcome = finish(deployment.rulebook, replayed, refused)
     if ending is not None:
-        _finish(ending, replayed, deployment, outcome.suppression, job)
+        _save_state(ending, replayed, deployment, outcome.suppression, job)
     suppressed = suppressed_lines(outcome.suppression)
     paths = write_outputs(outcome.replayed.alerts, outcome.replayed.dead_letters, options.out, format_, suppressed)
     _print_summary(deployment, outcome.replayed, paths, ending)
@@ -182,7 +183,7 @@ def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int)
     return job_of(deployment, Terms(options.cores, options.key_groups, ahead_ms, period), levels_count)
 
 
-def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, suppression: Suppression, job: Job) -> None:
+def _save_state(ending: Ending, replayed: Replayed, deployment: Deployment, suppression: Suppression, job: Job) -> None:
     assert replayed.until_ms is not None, "it has ended in a cut"
     records = deployment.taken
     rules = tuple(record.to_json() for record in records)

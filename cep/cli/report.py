@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import measure_files
-from cep.analysis.one_rule import Replays, drawn, one_rule
+from cep.analysis.one_rule import Replays, one_rule, replay_for_charts
 from cep.analysis.report import Report, report
 from cep.base.errors import UsageError
 from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         errors,
     )
     other = measured[1] if len(measured) > 1 else None
-    curves = drawn(replays, measured[0].figures, names)
+    curves = replay_for_charts(replays, measured[0].figures, names)
     with shown_progress(errors, "walking frauds", None) as progress:
         history_report = report(measured[0], pieces_of, other, options.review_cost, curves, progress)
     console = Terminal(highlight=False, soft_wrap=True)

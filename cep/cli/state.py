@@ -173,6 +173,7 @@ def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: boo
 
 
 def _print_past(past: KeyPast) -> None:
+    """Print a key's stored past: values and events of histories such as `count(…)`, and rows of panes (time slices)."""
     panes = f", {past.panes_count:,} rows of panes" if past.panes_count else ""
     printed(f"histories by {','.join(past.domain)}, at {past.clock}: {past.events_count:,} past events{panes}")
     for history, value in past.tallies:

@@ -213,16 +213,16 @@ class Answer:
 
 
 def await_answer(topics: Topics, records: Sequence[Signable]) -> Answer:
-    """Wait until the job has answered these records. Print the refused ones, and records of others that came first
-    under the same version. Raises: SourceError if the job does not answer."""
+    """Wait until the job has answered these changes. Print the refused ones, and other people's changes with the
+    same version, of which the first on the topic counts. Raises: SourceError if the job does not answer."""
 
     def is_done(status: dict[str, Any]) -> bool:
-        return not acknowledged(status, records)[0]
+        return not acknowledged(status, records)[0]  # none is unanswered
 
     status = _await_status(topics, is_done)
     if status is None:
         return Answer()
-    reasons = acknowledged(status, records)[1]
+    _, reasons = acknowledged(status, records)
     for name, reason in reasons.items():
         topics.console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
     topic_records = published(topics)
@@ -266,21 +266,21 @@ Change = UpsertRecord | RetireRecord
 def sign_if_needed(
     topics: Topics, records: Sequence[Signable], topic_records: Sequence[ControlRecord]
 ) -> list[Signable] | None:  # fmt: skip
-    """Sign a change with the user's key, if the job needs signatures. Return the records to send; None, after a line
-    about it, if another person must approve first. Raises: UsageError."""
+    """Sign a change with the user's key, if the job needs signatures (`trust` has its signers). Return the records to
+    send; None, after a line about it, if another person must approve first. Raises: UsageError."""
     trust = topics.trust
     if trust is None:
         return list(records)
     key = private_key(topics.settings.publish.sign_with)
     signers_file = topics.settings.control.signers
     assert signers_file is not None, "trust comes from it"
-    is_waiting = trust.needed(records[0].kind) > 1 and topics.options.effective_at is None
+    is_waiting = trust.needed(records[0].kind) > 1 and topics.options.effective_at is None  # two people must sign
     signed: list[Signable] = []
     for signable in records:
         # Its approval takes a while: a start soon after now would be in the past.
         record = signable.model_copy(update={"effective_at": None}) if is_waiting else signable
         changes = [other for other in topic_records if not isinstance(other, HeartbeatRecord)]
-        # The signature covers the version before and its hash; none for a list.
+        # The signature covers the number and hash of the version before, but for a list.
         previous = (0, "") if isinstance(record, ListRecord) else last_of(changes, record)
         signed.append(sign(record, key, trust.rule_set, previous))
     path = signers_file.parent / change_path(Path(), signed[0]).name  # for the person who approves

@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
     errors = Terminal(stderr=True, highlight=False)
     rule = one_rule(options.rules, options.rule)
     axes = axes_of(rule.pattern, rule.record.params, tries)
-    gap_ms = rule.gap_ms if options.gap is None else length_ms("--gap", options.gap)
+    gap_ms = rule.gap_ms if options.gap is None else length_ms("--gap", options.gap)  # between parts of the time
     records = given_events(options, rule.deployment.schema)
     measured = rule.measure(records, options.labels, terms, errors)
     parts = parts_of_time(measured.history.events, measured.labelled, gap_ms, measured.labelled_at)

@@ -51,7 +51,7 @@ SEED = 7  # of the days whose alert ids are in EXPECTED
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a day: the planted cases, the alerts of both jobs, and the totals of the live one."""
+    """The result of a simulated day: the planted cases, the alerts of the live job and its replay, the live totals."""
 
     stream: Stream
     live: pa.Table

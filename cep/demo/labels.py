@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cep.analysis.labels import read_labels
 from cep.analysis.measure import Terms, measure_files
-from cep.analysis.one_rule import Replays, drawn, one_rule
+from cep.analysis.one_rule import Replays, one_rule, replay_for_charts
 from cep.analysis.report import Report, report
 from cep.demo.library import library_folder
 from cep.demo.stream import Stream
@@ -51,4 +51,4 @@ def report_day(payments: Path, labels: Path, cores: int, console: Console) -> Re
     pieces_of = partial(read_pieces, payments)
     labels_of = partial(read_labels, str(labels), payments)
     replays = Replays(partial(one_rule, folder), pieces_of, labels_of, terms, console)
-    return report(measured, pieces_of, thresholds=drawn(replays, measured.figures, (THRESHOLDS_OF,)))
+    return report(measured, pieces_of, thresholds=replay_for_charts(replays, measured.figures, (THRESHOLDS_OF,)))

@@ -59,7 +59,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class StreamSize:
-    """The amounts of everything. Planted cases count twice: as fraud, and `near_misses_count` of a kind as decoys."""
+    """The sizes of a stream. Each kind of case has its count of frauds, and `near_misses_count` decoys (no fraud)."""
 
     cards_count: int = 3_000
     payments_per_card: int = 20
@@ -116,13 +116,13 @@ class _Case:
 
 
 def build(seed: int, size: StreamSize | None = None) -> Stream:
-    """Return the stream of a seed. Cost: about half a second for the default size."""
+    """Generate a stream of payments and planted fraud from a seed. Cost: about half a second for the default size."""
     size = size or StreamSize()
     random = np.random.default_rng(seed)
     cases = _plan(random, size)
     homes = random.integers(0, len(CITIES), size.cards_count + len(cases))
     columns = _everyday(random, size, homes)
-    columns = {name: values[_is_retained(columns, cases)] for name, values in columns.items()}
+    columns = {name: values[_is_far_enough(columns, cases)] for name, values in columns.items()}
     columns = _with_cases(random, columns, cases, homes)
     order = np.lexsort((columns["card"], columns["time_ms"]))
     columns = {name: values[order] for name, values in columns.items()}
@@ -143,7 +143,7 @@ def json_lines(payments: pa.Table) -> Iterator[bytes]:
 
 
 def _plan(random: np.random.Generator, size: StreamSize) -> list[_Case]:
-    """Choose the cards and times of the cases. Each case has its own card; dormant cards lack everyday payments."""
+    """Choose the cards and times of the cases. Each has its own card, without other payments until `quiet_until_ms`."""
     counts = {name: (count, size.near_misses_count) for name, count in size.counts().items()}
     cards_count = sum(fraud + miss for name, (fraud, miss) in counts.items() if name != "dormant_then_large")
     assert cards_count <= size.cards_count, "more planted cases than cards"
@@ -240,7 +240,7 @@ def _everyday(random: np.random.Generator, size: StreamSize, homes: Ints) -> dic
     }
 
 
-def _is_retained(columns: dict[str, Ints | Floats], cases: list[_Case]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is_far_enough(columns: dict[str, Ints | Floats], cases: list[_Case]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return False for everyday payments that are too close to a planted payment of the same card."""
     cards_count = int(columns["card"].max()) + 1
     quiet_from = np.full(cards_count, np.iinfo(np.int64).max)

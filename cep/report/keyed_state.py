@@ -78,7 +78,7 @@ class RunFacts:
 
 
 def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
-    """Count the runs of all pages, in all and by rule. Raises: StateError for a page that cannot be read."""
+    """Count the runs of all pages, and by rule or `SHARED`; a rule's size is an estimate. Raises: StateError."""
     counts: Counter[tuple[KeyDomain, str, int, str]] = Counter()
     pages_count = keys = runs = size = largest = 0
     groups: set[int] = set()
@@ -89,8 +89,8 @@ def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
         is_run = keyed_state.is_run
         keys, runs = keys + len(keyed_state.keys), runs + int(is_run.sum())
         groups.add(page.key_group)
-        for slot, (identity, _, _) in enumerate(keyed_state.layout.rules):
-            is_of_rule = keyed_state.run_rule == slot
+        for number, (identity, _, _) in enumerate(keyed_state.layout.rules):
+            is_of_rule = keyed_state.run_rule == number
             if not is_of_rule.any():
                 continue
             rule_id, version = (SHARED, 0) if shares(identity) else identity[:2]
@@ -105,10 +105,10 @@ def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
 def runs_of_key(
     pages: Iterable[StoredPage], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
 ) -> Iterator[RunFacts]:
-    """Yield the runs of one key in every domain, and each start event that is stored once for several rules that begin
-    alike, instead of a run of each. `programs` are the compiled rules in force, by domain, for each level (rules of a
-    later level read the events that earlier ones emit). Runs of removed rules are left out. Raises: StateError for an
-    unreadable page."""
+    """Yield the runs of one key in every domain (the fields of a key). Rules that begin alike share their start events:
+    each is stored once, and yielded once, instead of a run of each rule. `programs` are the compiled rules in force, by
+    domain, for each level (rules of a later level read the events that earlier ones emit). Runs of removed rules are
+    left out. Raises: StateError for an unreadable page."""
     for page in pages:  # a page has the stored state of a group of keys
         stored = decode_page(page.content)
         names = stored.keys.to_pylist()
@@ -117,7 +117,7 @@ def runs_of_key(
         for program in (level[page.domain] for level in programs if page.domain in level):
             keyed_state, _ = migrate_state(stored, program)
             is_of_key = keyed_state.run_key == names.index(key)
-            # A note only records that a rule has processed a shared event.
+            # A note only records that a rule has processed a shared start event.
             for run in np.flatnonzero(is_of_key & ~keyed_state.is_note).tolist():
                 yield _facts(program, page.domain, keyed_state, run)
 
@@ -139,20 +139,19 @@ def _start_facts(
     program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int, expires: str | None
 ) -> RunFacts:
     """Describe a stored start event that several rules share, because they begin with the same steps: the variable that
-    it has in each rule, and the variables for which each rule waits next."""
+    it has in each rule, and the variables for which each rule waits next. It is stored as a row of `runs`. If the same
+    steps have several conditions, the row's ordinal is a bit mask of the conditions that the event meets."""
     shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]  # numbered after the rules
     rules = [program.rules[number] for number in shared.rules]
-    entered = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]  # NFA states
-    if len(shared.predicates) > 1:  # the row's ordinal has a bit for each condition; a step with its bit enters a state
+    states = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]  # NFA states
+    if len(shared.predicates) > 1:  # each step whose condition holds enters a state
         holds = keyed_state.runs[run, y.RUN_ORDINAL] >> shared.steps[:, STEP_BIT] & 1 != 0
         targets = shared.steps[holds, STEP_TARGET].tolist()
         rules = [rule for rule in rules for _ in targets]
-        entered = [rule.first_state + target for rule, target in zip(rules, targets * len(shared.rules), strict=True)]
-    names = dict.fromkeys(_variable(program, rule, position) for rule, position in zip(rules, entered, strict=True))
+        states = [rule.first_state + target for rule, target in zip(rules, targets * len(shared.rules), strict=True)]
+    names = dict.fromkeys(_variable(program, rule, position) for rule, position in zip(rules, states, strict=True))
     bound = _event(program, keyed_state, int(keyed_state.runs[run, y.RUN_START_ROW]), " or ".join(names))
-    waits = [
-        name for rule, position in zip(rules, entered, strict=True) for name in _waits(program, rule, position, -1)
-    ]
+    waits = [name for rule, position in zip(rules, states, strict=True) for name in _waits(program, rule, position, -1)]
     name = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
     return RunFacts(name, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)
 
@@ -235,9 +234,9 @@ def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
 
 
 def _owners(keyed_state: KeyedState, pair_of_run: Int64) -> Int64:
-    """Return for each node, an event that runs have bound, the number of the rule and key whose runs need it, so that
-    it is counted once. Events that several rules share are stored without nodes."""
-    owners = np.full(len(keyed_state.nodes), -1, np.int64)
+    """Return the owner of each event that runs have bound (node), so that it is counted once: the number of the rule
+    and key whose runs need it (`pair_of_run`). Start events that several rules share are stored without nodes."""
+    owners = np.full(len(keyed_state.nodes), -1, np.int64)  # by node, -1 for none yet
     is_shared = np.array([bool(shares(identity)) for identity, _, _ in keyed_state.layout.rules], np.bool_)
     belongs = keyed_state.is_run & ~is_shared[keyed_state.run_rule]
     nodes, pairs = keyed_state.runs[belongs, y.RUN_NODE], pair_of_run[belongs]

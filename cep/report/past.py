@@ -58,9 +58,9 @@ class RulesWithHistories:
                 self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
 
     def retained(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Return the event types and the retention time of a span code, and the rules that need these events. The code
-        is the power of two (ms) above the time that an event is kept; only windows that are counted event by event, or
-        the `retain` of a type, keep events."""
+        """Return the event types and the retention time of a span code (the exponent of the power of two, in ms, above
+        the time that an event is kept), and the rules that need these events. A column (a history in rules) keeps no
+        events if one event alone decides it, or if it is approximate."""
         readers = [
             (column.expr.event_type, column.span_ms, rules)
             for column, rules in self._columns
@@ -183,14 +183,15 @@ class KeyPast:
 
 
 def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
-    """Measure the stored past by key domain, from the heads of its pages (groups of keys). A key counts if it has a
-    carried sum, which replaces events, or a pinned event, which can become a result by itself. `programs` are the
-    compiled rules by domain, for each level of rules. Raises: StateError."""
+    """Measure the stored past by key domain, from the heads of its pages. A page has a group of keys; its head is the
+    record of its segments (blocks of events, or of panes: partial aggregates of a time slice). `keys` counts the keys
+    in a head: they have a running sum that replaces events, or a pinned event, which can become a result by itself.
+    `programs` are the compiled rules by domain, for each level of rules. Raises: StateError."""
     shares: dict[KeyDomain, PastShare] = {}
     readers: dict[KeyDomain, RulesWithHistories] = {}
     for past in pasts:
         share = shares.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
-        histories = decode_head(past.head, _unread)
+        histories = decode_head(past.head, _unread)  # the segments are counted, not read
         if past.domain not in readers:
             readers[past.domain] = RulesWithHistories(
                 [level[past.domain] for level in programs if past.domain in level]

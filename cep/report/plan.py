@@ -89,10 +89,10 @@ class PatternPlan:
     run_bytes: int
     event_bytes: int
     runs_max: int
-    events: int
-    instructions_event: int
-    instructions_run: int
-    past: PastPlan | None = None
+    events: int  # of a busy key in the window
+    instructions_event: int  # for each event, without runs
+    instructions_run: int  # conditions that each event is tested for with each run
+    past: PastPlan | None = None  # the stored past of a busy key, if the pattern has histories such as `count(…)`
 
     @property
     def state_bytes(self) -> int:
@@ -293,7 +293,8 @@ def _position(automaton: Automaton, number: int, position: Position) -> list[str
 
 
 def _pattern_lines(planned: PatternPlan) -> str:
-    """Write the plan of one pattern: its automaton, its conditions, and the cost of a busy key."""
+    """Write the plan of one pattern: its automaton, its conditions, and the cost of a busy key, with its past: events,
+    tallies (sums that replace events), pinned events (each may be a result), panes (aggregates of a time slice)."""
     pattern, automaton = planned.pattern, planned.automaton
     lines = [f"pattern {pattern.name} by {', '.join(pattern.key)}"]
     lines += [f"  {line}" for line in pattern.doc.splitlines()]

@@ -34,7 +34,7 @@ def note(book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes,
     facts, texts = _facts_and_texts(book, record, outcome, data, subject)
     # A line has salted hashes of its texts, so that a text can be erased and the chain of lines still be checked. The
     # salt depends on all records so far, with their signatures and nonces: without these a text cannot be guessed.
-    hash_of_records = hashlib.sha256(_MIXED + book.trail.mixed.encode() + data).hexdigest()
+    hash_of_records = hashlib.sha256(_MIXED + book.trail.records_hash.encode() + data).hexdigest()
     salt = hashlib.sha256(_SALT + hash_of_records.encode()).hexdigest()
     head, line = extended(book.trail.head, facts, texts, salt)
     book.trail = Trail(head, hash_of_records, book.trail.signers)
@@ -55,7 +55,7 @@ def note_signers(book: Rulebook) -> list[bytes]:
         ]
         facts = {"version": trust.version, "file": trust.file_digest, "root_key": trust.root_key}
         lines = _added(book, "signers", **facts, earlier_roots=list(trust.earlier_roots), people=people)
-    book.trail = Trail(book.trail.head, book.trail.mixed, "" if trust is None else trust.in_force)
+    book.trail = Trail(book.trail.head, book.trail.records_hash, "" if trust is None else trust.in_force)
     return lines
 
 
@@ -83,7 +83,7 @@ def _added(book: Rulebook, subject: str, **facts: Any) -> list[bytes]:
     if not writes_audit(book):
         return []
     head, line = extended(book.trail.head, {"what": subject, "outcome": "applied", **facts, **_vouching(book)})
-    book.trail = Trail(head, book.trail.mixed, book.trail.signers)
+    book.trail = Trail(head, book.trail.records_hash, book.trail.signers)
     return [line]
 
 

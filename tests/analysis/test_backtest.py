@@ -516,7 +516,7 @@ def test_intervals_of_one_event_are_a_histogram(path: Path, large: tuple[Replaye
         ).fetchall()[0]
         assert (each.right, each.wrong + each.immature) == expected
     further = duckdb.execute(f"select count(*) from '{path}' where amount > ?", [line.intervals[-1].tighter]).fetchall()
-    assert further == [(line.further,)]
+    assert further == [(line.alerts_at_tightest,)]
 
 
 def test_intervals_of_a_sequence_are_what_two_replays_differ_in(path: Path) -> None:
@@ -540,7 +540,7 @@ def test_intervals_of_a_sequence_are_what_two_replays_differ_in(path: Path) -> N
 def test_each_alert_of_the_rule_is_inside_once(large: tuple[Replayer, Measured, tuple[Line, ...]]) -> None:
     _, measured, (line,) = large
     inside = sum(each.alerts for each in line.intervals if each.is_inside)
-    assert inside + line.further == measured.figures.rules[0].alerts
+    assert inside + line.alerts_at_tightest == measured.figures.rules[0].alerts
 
 
 def test_samples_stand_just_beside_the_line(path: Path, large: tuple[Replayer, Measured, tuple[Line, ...]]) -> None:

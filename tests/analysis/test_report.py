@@ -23,7 +23,7 @@ from cep.analysis.cases import MATCH, NOTHING, sampled, walk_frauds
 from cep.analysis.figure_charts import upset
 from cep.analysis.labels import Labels, labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
-from cep.analysis.one_rule import Drawn, OneRule, Replays, drawn, one_rule_of
+from cep.analysis.one_rule import Drawn, OneRule, Replays, one_rule_of, replay_for_charts
 from cep.analysis.page import COLORS, LEVELS, WIDER, fitting, page, svg, table
 from cep.analysis.report import Report, report
 from cep.analysis.weeks import by_budget, by_week
@@ -154,7 +154,7 @@ def test_the_numbers_in_the_file_are_those_of_duckdb(measured: Inputs, tmp_path:
     replays = Replays(
         large_by_itself, pieces, lambda schema: labels_of_table(labels, schema, "labels"), Terms(), SILENT
     )  # fmt: skip
-    curves = drawn(replays, one.figures, ("large",))
+    curves = replay_for_charts(replays, one.figures, ("large",))
     _, written = write_report(report(one, pieces, None, 5.0, curves), tmp_path / "report.html")
     numbers = orjson.loads(written.read_bytes())
     assert one.labelled.maturity_ms > 0
@@ -338,7 +338,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> LargeInputs:
 
     measured = measure(deployment, partial(read_pieces, path), labels_of(deployment.schema), Terms(), SILENT)
     replays = Replays(rule_of, partial(read_pieces, path), labels_of, Terms(), SILENT)
-    return measured, path, drawn(replays, measured.figures, NAMES[:3])
+    return measured, path, replay_for_charts(replays, measured.figures, NAMES[:3])
 
 
 def large_report(inputs: LargeInputs) -> Report:
