@@ -5,9 +5,9 @@
 
 The grid depends only on the window, whose far edge is rounded outwards to a pane. A calendar unit is one pane.
 
-Panes are rows of separate segments, of one history or of several that share them (`Segment.panes_number`). A micro-batch adds
-the rows of its events. When newer segments have grown to the size of an older one, they are joined, and equal codes of
-a pane become one row. So a key has at most twice as many rows as its panes have codes.
+Panes are rows of separate segments, of one history or of several that share them (`Segment.panes_number`). A
+micro-batch adds the rows of its events. When newer segments have grown to the size of an older one, they are joined,
+and equal codes of a pane become one row. So a key has at most twice as many rows as its panes have codes.
 
     HistoryRows   key | event_type -1 | time_ms: start of the pane | span | pane_code, pane_weight: int32 if they fit
                   pane_sub: the number of the sub-key (sub_keys.py), for histories that have one
