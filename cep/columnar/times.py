@@ -418,18 +418,18 @@ def _by_table(local: pa.Array, zone: str) -> pa.Array:
 
 
 def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
-    """Correct times after the end of Arrow's zone tables, where it knows no summer time: `zoneinfo` has the rule.
+    """Correct `times` after the end of Arrow's zone tables: Arrow knows no summer time there, `zoneinfo` has the rule.
 
-    It is asked once for each quarter of an hour that occurs, as all clocks change at the start of one. Skipped local
-    times, which clocks jump over in spring, are counted for a warning.
+    `local` are microseconds of local time, `times` are of UTC. `zoneinfo` is asked once for each quarter of an hour, as
+    clocks change only at the start of one. Local times that clocks skip in spring are counted for a warning.
     """
     try:
-        place = zoneinfo.ZoneInfo(zone)
+        place = zoneinfo.ZoneInfo(zone)  # the zone with its rule of summer time
     except (zoneinfo.ZoneInfoNotFoundError, ValueError):  # an offset, without summer time
         return times
     local_us = np.asarray(local.fill_null(0))
     rows = np.flatnonzero(local_us >= _TABLE_END_US)
-    quarters, places = np.unique(local_us[rows] // _QUARTER_US, return_inverse=True)
+    quarters, places = np.unique(local_us[rows] // _QUARTER_US, return_inverse=True)  # places: row → index of quarter
     starts = [_EPOCH + timedelta(microseconds=q * _QUARTER_US) for q in quarters.tolist()]
     counts = _SKIPPED_COUNTS.get()
     if counts is not None:

@@ -203,12 +203,12 @@ def divide(
 def _sorted_by_part(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
     """Sort the rows of a state by part (a set of keys). References become relative to a part's first row, for `_cut`.
 
-    Runs refer to nodes of the tree of bound events, and, in registers with row_registers[rule, register] 1, to rows of
-    events. Nodes refer to other nodes and to rows of events.
+    A run refers to a node of the tree of bound events. A register of a run refers to the row of an event if
+    row_registers[rule, register] is 1. A node refers to other nodes and to the row of an event.
     """
     run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
-    nodes = keyed_state.nodes[order.nodes]
+    nodes = keyed_state.nodes[order.nodes]  # `runs` and `nodes` are copies: the next call changes them in place
     renumber_pointers(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
     return KeyedState(
         layout=keyed_state.layout,

@@ -338,10 +338,10 @@ def _count_leaving(
     texts: TextNumbers, keys_count: int, blocks: Mapping[Segment, Block], period: LeavingPeriod,
     page_index: Mapping[int, int],
 ) -> Int64:  # fmt: skip
-    """int64[K]: at most how many events of each key leave a window in this batch, counted in the loaded blocks."""
+    """int64[K]: for each key, how many events of the loaded blocks may leave a history's window now (`period`)."""
     counts = np.zeros(keys_count + 1, np.int64)  # the first entry: keys without new events, whose number is -1
     for segment, block in blocks.items():
-        rows = np.flatnonzero(period.contains(block.rows.time_ms, page_index[segment.page]))
+        rows = np.flatnonzero(period.contains(block.rows.time_ms, page_index[segment.page]))  # rows that leave
         if len(rows):
             key_numbers = texts.of_hashed(block.hashed_keys)
             counts += np.bincount(key_numbers[block.rows.key[rows]] + 1, minlength=len(counts))

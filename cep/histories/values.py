@@ -274,9 +274,8 @@ class HistoryValues:
 
     `slots`: values and null flags of each history, by its column of the event table; `texts`: the same for text.
     `incomplete`: by event, the names of incomplete values. `overflows`: how many numbers exceeded 64 bits, by the
-    identity of the history. `folded` counts values with aggregates in place of their oldest events, because a key has
-    too many; `cut` values that may lack events, because a key remembers a limited number of sub-keys (values of `by`);
-    `dropped` events that made their key forget a sub-key, or are not remembered.
+    identity of the history. A key remembers a limited number of events and of sub-keys (values of `by`). The last three
+    fields count the effects of these limits: `folded` and `cut` count values, `dropped` counts events.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
@@ -284,9 +283,9 @@ class HistoryValues:
     histories: store.Histories
     incomplete: pa.Array
     overflows: Mapping[str, int] = field(default_factory=dict)
-    folded: int = 0
-    dropped: int = 0
-    cut: int = 0
+    folded: int = 0  # values with aggregates in place of their oldest events, because their key has too many events
+    dropped: int = 0  # events that made their key forget a sub-key, or that are not remembered themselves
+    cut: int = 0  # values that may lack events, because their key has forgotten sub-keys
 
 
 def history_values(

@@ -76,20 +76,20 @@ class Windows:
         return self._members[key]
 
     def _rows_to_read(self, history: HistoryColumn) -> np.ndarray:
-        """Mark the rows that a history reads, bool[N]: new events; old events if no panes (aggregates) stand for them.
+        """Mark the rows that a history reads, bool[N]: the new events, and the old events that its value needs.
 
-        If pinned events (stored one by one) decide its value, the other old events are not read. An outdated page
-        (written for other rules) may lack its pinned events or panes: all its events are read.
+        An approximate history reads panes (aggregates) instead of old events. If pinned events (stored one by one)
+        decide the value, only these are read. An outdated page may lack them: then all its events are read.
         """
         is_new = self._table.new_at >= 0
-        if history.is_approximate:
+        if history.is_approximate:  # old events are only read from pages without its panes
             return self._with_outdated_pages(is_new, lambda page_facts: history.panes in page_facts.panes)
         has_pinned_events = self.has_pinned_events(history)
-        is_read: np.ndarray = (self._table.is_pinned == has_pinned_events) | is_new
+        is_read: np.ndarray = (self._table.is_pinned == has_pinned_events) | is_new  # old: all pinned, or all others
         if not has_pinned_events:
             return is_read
-        return self._with_outdated_pages(
-            is_read,
+        return self._with_outdated_pages(  # the function returns True for a page that has the pinned events
+            is_read,  # a page that knows a single history always has them; for other histories it may carry them
             lambda page_facts: history.identity in (page_facts.identities if history.is_single else page_facts.carried),
         )
 

@@ -93,8 +93,8 @@ class Events(NamedTuple):
     """The event table: columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new.
 
     bitmaps uint64[P, words] tell for which new rows a predicate (condition on an event) holds: bit 0 is for first_row.
-    weights int64[N]: how many more bound events an event with long texts counts as, towards a key's limit; int64[0] if
-    0 for all.
+    weights int64[N]: towards its key's limit of bound events, an event counts once and as many more times as its weight
+    says. The weight is 0 unless the event has long texts. The array is empty if all weights are 0.
     """
 
     columns: Int64
@@ -321,20 +321,20 @@ class PartOrder(NamedTuple):
 
 
 class StateRows(NamedTuple):
-    """The rows of a keyed state that are written as pages, each the stored bytes of a group of keys: key_offsets
-    int64[K + 1] of the keys' texts; runs int64[n, W] with their rules and keys int32[n]; row_registers uint8[rules,
-    registers] marks registers that hold the row of an event; nodes int64[m, NODE_WIDTH]; event_keys int32[E]; events
-    int64[C, E] by column: the first, the keys, is not read.
+    """The rows of a keyed state that are written as pages. A page is the stored bytes of a group of keys.
+
+    Shapes: key_offsets int64[K + 1]; runs int64[n, W]; rules, keys int32[n]; row_registers uint8[rules, registers];
+    nodes int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C, E] by column.
     """
 
-    key_offsets: Int64
+    key_offsets: Int64  # of the keys' texts
     runs: Int64
-    rules: Int32
-    keys: Int32
-    row_registers: UInt8
+    rules: Int32  # of each run
+    keys: Int32  # of each run
+    row_registers: UInt8  # 1 for a register that holds the row of an event
     nodes: Int64
     event_keys: Int32
-    events: Int64
+    events: Int64  # column 0 is for the keys, but `event_keys` is read instead
 
 
 class PageOutput(NamedTuple):

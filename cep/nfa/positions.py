@@ -43,12 +43,12 @@ class Bound:
 class Guard:
     """An event that closes a wait (a transition for which a run waits), for example x while `a -> !x -> b` waits for b.
 
-    `moment` is the time at which the guard applies:
-    - "before": before the wait may take the event; "after": after it.
-    - "next": after, and only at the very next event.
-    - "stop": after, for the stop event s of `a -> b+ until s`, unless another open wait keeps it open (Wait.reopens).
-    - "greedy": before, as long as a greedy loop takes every event it can.
-    - "frees": closes nothing. Its stop event ends the greed of the loop, so the "greedy" guards no longer apply.
+    `moment` is the kind of the guard, which says when it applies:
+    - "before": it applies before the wait may take the event. "after": it applies after that.
+    - "next": as "after", but only at the very next event.
+    - "stop": as "after", for the stop event s of `a -> b+ until s`, unless another open wait reopens the wait.
+    - "greedy": as "before", but only as long as a greedy loop takes every event that it can take.
+    - "frees": only this kind closes no wait. Its event, a stop event, ends the greed: "greedy" guards no longer apply.
 
     The guard of a greedy loop has the bounds of the loop: an event that is too early or too late for another repetition
     does not close the waits after the loop.
@@ -328,8 +328,8 @@ class _Builder:
     def _windowed(self, steps: tuple[ir.Step, ...], window: Bound) -> _Fragment:
         """Build one round (repetition) of a group with a window: a limit of the time since the round's first event.
 
-        A round that ends in an absence (forbidden event) is complete when the window closes, so its exit keeps it. The
-        guards of greedy loops get it, too, because an event after the window repeats no loop.
+        A round that ends in an absence (forbidden event) is complete when the window closes: its exit has the window.
+        The guards of greedy loops get the window as a bound, because an event after its end cannot repeat a loop.
         """
         assert window.group is not None, "a group's window is measured from its first event"
         first = len(self.positions)
@@ -337,7 +337,7 @@ class _Builder:
         for position in self.positions[first:]:
             position.waits = [replace(w, bounds=(*w.bounds, window)) for w in position.waits]
         entries = tuple(replace(w, begins_groups=(*w.begins_groups, window.group)) for w in fragment.entries)
-        exits = tuple(
+        exits = tuple(  # absences_ms has an entry for each forbidden event at the end
             replace(e, window=window if e.absences_ms else e.window, guards=_with_greed_bounds(e.guards, (window,)))
             for e in fragment.exits
         )
@@ -503,10 +503,10 @@ class _Builder:
         for index, item in enumerate(node.items):
             first = self.node(item)
             rest = self._any_order(ir.AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
-            # Items may come at any time after each other, so an item's optional last steps limit no time (bounds).
+            # Items may come at any time after each other: the time limits (bounds) of skipped last steps are not kept.
             first_exits = tuple(replace(exit_, bounds=()) for exit_ in first.exits)
             self._join(first_exits, rest.entries, ir.Link.FOLLOWED_BY, bounds=())
             entries.extend(first.entries)
             exits.extend(rest.exits)
-            loops.extend(rest.loops)  # only loops at the end of the part, so not the ones of `first`
+            loops.extend(rest.loops)  # a part's `loops` are the loops at its end, and `first` is not at the end
         return _Fragment(tuple(entries), tuple(exits), nullable=False, loops=tuple(loops))

@@ -289,9 +289,9 @@ def _shared_start(
 def without_deferred(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
     """Return (first, relevance) without the conditions of shared prefixes: rule r reacts to relevance[first[r] : …].
 
-    The events of a prefix (first conditions) are deferred: stored once, and processed when another event needs them. If
-    a prefix has several conditions, a bitmap marks the large events (with long texts) of the later ones. Each of these
-    counts as several at a rule's limits, so the rules react to the bitmap at once.
+    The events of a prefix (first conditions) are deferred: stored once, and processed when another event needs them. An
+    event with long texts counts as several events at a rule's limits. So if it fulfils a condition after the first one,
+    it is not deferred: a bitmap marks it, and the rules that share the prefix react to this bitmap at once.
     """
     if not shared:
         return first, relevance

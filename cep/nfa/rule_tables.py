@@ -229,18 +229,18 @@ class RuleTables:
 
     def _wait_row(self, automaton: Automaton, wait: Wait, loop: int, facts: Facts) -> WaitRow:
         """Translate a wait (transition) to a row; also note the events to which the rule reacts because of it."""
-        assert wait.link is not None, "every wait has been joined"
+        assert wait.link is not None, "every wait has been joined"  # to the exit before it, which sets the link
         low, high = wait.counted  # the interval of the loop counter in which the wait is open
         row = WaitRow(
             target=-1,  # as for an absence; other waits get a target, a predicate and code below
             kind=_WAIT_KIND[wait.link],
             predicate=-1,
-            code=NO_CODE,
-            simple=NOT_SIMPLE,
+            code=NO_CODE,  # for a condition that also reads the run
+            simple=NOT_SIMPLE,  # the faster form of such code, for one comparison
             count=(loop if low > 1 or high is not None else -1, low, COUNT_MAX if high is None else high),
             reset=-1,
-            reopens=0,  # set in _write_position
-            marks=[self._register("mark", str(mark), None) for mark in wait.begins_groups],
+            reopens=0,  # the waits that keep this one open; set in _write_position
+            marks=[self._register("mark", str(mark), None) for mark in wait.begins_groups],  # row of the first event
             guards=[],  # set below
             bounds=[self._bound_row(bound) for bound in wait.bounds],
         )
@@ -255,7 +255,7 @@ class RuleTables:
             row.predicate, row.code, row.simple = self._condition(variable, wait.untils, facts)
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
             self._add_relevant(row.predicate)
-            guards = guards_of(wait, variable)
+            guards = guards_of(wait, variable)  # with a guard for each stop event (`until`) of a relaxed wait
         row.guards = [self._guard_row(guard, facts) for guard in guards]
         return row
 

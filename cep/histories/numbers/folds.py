@@ -63,10 +63,10 @@ def as_floats(values: Int64, type_: Type) -> np.ndarray:
 
 
 def float_sums(values: Int64, windows: EventWindows, *, with_errors: bool) -> Pair:
-    """Return the sum of each window, rounded once, and its rounding error (empty without `with_errors`)."""
-    floats = values.view(np.float64)
+    """Return two arrays: the sum of each window, rounded once, and its rounding error (empty without `with_errors`)."""
+    floats = values.view(np.float64)  # `values` are the bits of floats, as int64
     finite = np.isfinite(floats)
-    finite_values = np.where(finite, values, 0)
+    finite_values = np.where(finite, values, 0)  # the kernels below take bits, too; bits 0 are the float 0.0
     if with_errors:
         out, rounding_errors = arithmetic.two_sums(finite_values, windows.lows, windows.highs)
     else:

@@ -208,11 +208,11 @@ def load_panes(segments: Sequence[Segment], keys: pa.Array, has_new_events: np.n
     texts = TextNumbers(keys if segments else NO_TEXTS)
     for segment in segments:
         block = segment.load()
-        number = texts.of(block.keys).astype(np.int64)
-        is_touched = (number >= 0) & has_new_events[number]  # -1: not a key of this batch
-        rows_here = np.flatnonzero(is_touched[block.rows.key])
+        number = texts.of(block.keys).astype(np.int64)  # the index in `keys` of each key of the block; -1: not in it
+        is_touched = (number >= 0) & has_new_events[number]  # -1 reads the last flag, but its number >= 0 is False
+        rows_here = np.flatnonzero(is_touched[block.rows.key])  # positions of rows in the block
         parts.setdefault(segment.panes_number, []).append(rows_of(block.rows, rows_here, number))
-    return {panes_number: concat_panes(rows_here) for panes_number, rows_here in parts.items()}
+    return {panes_number: concat_panes(rows_here) for panes_number, rows_here in parts.items()}  # here a list
 
 
 def pane_of(history: HistoryColumn, time_ms: Int64) -> Int64:

@@ -11,7 +11,7 @@ import numpy as np
 from cep.kernels.jit import inlined
 from cep.kernels.layout import int64
 
-_SPLIT = 134217729.0  # 2^27 + 1
+_SPLIT = 134217729.0  # 2^27 + 1: multiplying by it divides a float into a head and a tail of half its digits
 # 2^-98: the possible error of twofold arithmetic, with a margin. Different amounts of 18 digits, times 100 000 events
 # and a factor of six digits, differ by more.
 _LEVEL = 3.1554436208840472e-30
@@ -31,10 +31,10 @@ def sum_rest(x: float, y: float) -> float:
 
 @inlined
 def product_rest(x: float, y: float) -> float:
-    """Return the rounding error of a product, x · y − fl(x · y), exact unless a part of it is too small for a float."""
+    """Return the rounding error of x · y: exact unless a part of it is too small for a float; 0.0 from 1e290 on."""
     product = x * y
     rest = 0.0
-    if abs(product) < 1e290 and abs(x) < 1e290 and abs(y) < 1e290:
+    if abs(product) < 1e290 and abs(x) < 1e290 and abs(y) < 1e290:  # the split of larger numbers could overflow
         wide = _SPLIT * x
         x_head = wide - (wide - x)
         wide = _SPLIT * y

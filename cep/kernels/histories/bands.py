@@ -106,10 +106,10 @@ def bands_after(
 ) -> None:  # fmt: skip
     """Fill `out` with the bands after events have entered windows (change int64[M] is 1) or left them (−1).
 
-    A percentile needs only the values near its rank. A band has these values of one segment (the number of a key or
-    sub-key), sorted, and the number of values below them. It reaches `half_width` values from the rank to both sides,
-    and `width_per_change` more for each change: the next call may have as many. A segment without events takes all
-    entering values. A band that has lost its rank becomes empty. `out` has room for B + M values.
+    A band has the values of one segment (the number of a key or sub-key) near the rank of the percentile, sorted. It
+    reaches `half_width` values from the rank to both sides, and `width_per_change` more for each change of this call,
+    because the next call may have as many changes. If a segment had no events before, its new band is chosen from all
+    values that enter. A band that has lost its rank becomes empty. `out` has room for B + M values.
     """
     band, sizes = np.empty(bands.values.shape[0] + values.shape[0] + 1, np.int64), np.zeros(3, np.int64)
     i = 0
@@ -129,12 +129,12 @@ def bands_after(
         if not had_events:
             band[: sizes[_SIZE]].sort()
             sizes[_COUNT] = sizes[_SIZE]
-        rank = (percent * sizes[_COUNT] + 99) // 100 - 1 - sizes[_BELOW]  # its position in the band
+        rank = (percent * sizes[_COUNT] + 99) // 100 - 1 - sizes[_BELOW]  # position in the band; + 99 rounds up
         first = max(rank - half_width - width_per_change * changes, 0)
         end = min(rank + half_width + width_per_change * changes + 1, sizes[_SIZE])
         out.starts[s + 1] = out.starts[s]
         if is_rank_known and first < end:
-            out.counts[s, 0], out.counts[s, 1] = sizes[_COUNT], sizes[_BELOW] + first
+            out.counts[s, 0], out.counts[s, 1] = sizes[_COUNT], sizes[_BELOW] + first  # all | below the band
             for j in range(first, end):
                 out.values[out.starts[s] + j - first] = band[j]
             out.starts[s + 1] += end - first

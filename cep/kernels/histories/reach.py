@@ -211,12 +211,12 @@ def choose_first(
 ) -> None:
     """Choose requested keys' events after after_ms, up to until_ms, and each key's first later one: set chosen bool[N].
 
-    They leave the window of a `first(…)`. The later one, of `wanted_type` unless that is −1, is then the oldest in the
-    window; its key needs no more events and is removed from request.keys. The rows of a key are adjacent and in event
-    order; key_numbers has −1 for a key outside of the call.
+    The events up to until_ms leave the window of a `first(…)`. The later event is then the oldest in the window; it has
+    `wanted_type`, unless that is −1. Its key needs no more events, so it is removed from request.keys. The rows of a
+    key are adjacent and in event order; key_numbers has −1 for a key outside of the call.
     """
     key, time, event_type, key_numbers, keys = rows.key, rows.time, rows.event_type, request.key_numbers, request.keys
-    finished_key = int64(-1)  # the key that has its later event, until its rows end
+    finished_key = int64(-1)  # the key whose later event is chosen; it is removed after its last row here
     if not is_any_requested(key_numbers, keys):
         return
     for i in range(key.shape[0]):

@@ -238,7 +238,7 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
         if counts.full != y.NOT_FULL:
             return counts
     runs, matches = counts.runs, counts.matches
-    if matches > before or rule.words[y.R_IN_ORDER] != 0:  # in order: matches that waited may come now
+    if matches > before or rule.words[y.R_IN_ORDER] != 0:  # in order, a match that was held back may be reported now
         may_have_closed = may_have_closed or rule.words[y.R_SKIP] != y.SKIP_NONE  # a match ends runs that it covers
         counts = _apply_skip(rule, events, time, work, before, counts)
         matches = counts.matches
@@ -247,7 +247,7 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
         if matches - before > rule.words[y.R_MATCHES_MAX]:
             work.counters[y.COUNT_DROPPED] += matches - before - rule.words[y.R_MATCHES_MAX]
             matches = before + rule.words[y.R_MATCHES_MAX]
-    if runs - 1 > rule.words[y.R_RUNS_MAX]:
+    if runs - 1 > rule.words[y.R_RUNS_MAX]:  # the start run, in row 0, does not count
         _close_ended_runs(rule, events, row, work, runs)
         may_have_closed = True
     if may_have_closed:

@@ -83,14 +83,14 @@ def condition_holds(image: Int64, wait: int, events: Events, row: int, work: Wor
 def gaps_allow(
     image: Int64, first: int, end: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64
 ) -> int:
-    """Check the event against the bounds image[first:end]: 1 if it is in time, 0 if too early, -1 if too late."""
+    """Check an event's time by bounds of the compiled rules, image[first:end]: 1 in time, 0 too early, -1 too late."""
     verdict = 1
     for b in range(first, end, y.BOUND_WIDTH):
         register = image[b + y.B_REGISTER]
-        if register < 0:
+        if register < 0:  # the gap is measured from the event that the run took last
             base = nodes[runs[run, y.RUN_NODE], y.NODE_ROW]
         else:
-            base = runs[run, y.RUN_HEADER + register]
+            base = runs[run, y.RUN_HEADER + register]  # the row of an earlier event; registers follow the run's header
         gap = columns[y.COLUMN_TIME, row] - columns[y.COLUMN_TIME, base]
         if gap >= image[b + y.B_MAX]:
             return -1
