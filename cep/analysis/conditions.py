@@ -264,7 +264,7 @@ def _silence_condition(event_type: EventType, holds: Mask, counted: EventType, p
 def _distinct_conditions(
     events: Events, key_rows: KeyRows, event_type: EventType, is_of_type: Mask
 ) -> Iterator[Condition]:
-    """Yield conditions on the number of distinct values, for fields with many values."""
+    """Yield conditions on the number of distinct values of a field, for the first fields that may have many values."""
     fields = [
         (field, codes)
         for field in event_type.fields
@@ -273,20 +273,20 @@ def _distinct_conditions(
     ]  # fmt: skip
     for field, codes in fields[:_DISTINCT_FIELDS_MAX]:
         for past_ms in _DISTINCT_MS:
-            count = np.empty(len(codes), np.int64)
+            count = np.empty(len(codes), np.int64)  # of each row, filled by the next line
             count_distinct(codes, key_rows.window_starts(past_ms), np.zeros(int(codes.max()) + 1, np.int64), count)
             window = show_duration(past_ms)
             text = f"distinct({event_type.name}.{field.name} over {window})"
             name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
             for count_min in _DISTINCT:
                 holds = is_of_type & (count >= count_min)
-                yield Condition(
+                yield Condition(  # `text` stands for both the field and the left side; the right side is empty
                     event_type.name, text, ">=", str(count_min), "int", holds, text, "", name, (field.name,), past_ms
                 )
 
 
 def _codes(events: Events, key_rows: KeyRows, is_of: Mask, field: Field) -> NDArray[np.int64]:
-    """Return a number for each value of a field; -1 for other events, and without a value."""
+    """Return each row's value of a field as a number from 0; -1 for other events, and without a value."""
     codes = np.asarray(encoded(events.columns[field.name].take(pa.array(key_rows.rows))).indices.fill_null(-1))
     return np.where(is_of, codes, -1).astype(np.int64)
 

@@ -107,20 +107,20 @@ def replay_history(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], columns: Sequence[str], cores: int, console: Console
 ) -> History:
     """Replay the rules over a history, which `pieces_of` reads in numbered pieces, and keep `columns` of its events in
-    memory. Events with a repeated id are left out; `repeats` has their rows by piece. The replay consumes
-    `watched_pieces`, which fills `parts`, and appends the matches that make derived events. Raises: SourceError."""
+    memory. Events with a repeated id are left out; `repeats` has their rows by piece. Raises: SourceError."""
     pieces = pieces_of(deployment.schema)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
     domains = deployment.key_domains or (tuple(columns[:1]),)  # without rules any key will do: the first column
     job = Job(deployment.schema, domains, dedup_ms=dedup_ms).begin()
-    parts: dict[int, Decoded] = {}  # by the number of the piece
-    match_tables: list[pa.Table] = []
+    parts: dict[int, Decoded] = {}  # by the number of the piece; filled when the replay reads `watched_pieces`
+    match_tables: list[pa.Table] = []  # the replay appends the matches that make derived events
     watched_pieces = _watch_pieces(job, pieces, tuple(columns), parts)
     replayed = replay_shown(job, deployment.rulebook, watched_pieces, cores, console, made=match_tables)
     numbers = sorted(parts)
     decoded = _join_pieces(job, tuple(columns), [parts[number] for number in numbers])
-    verdicts, _ = first_rows(job, decoded)
+    verdicts, _ = first_rows(job, decoded)  # one for each event: it is new, repeated, or reuses an id
     is_new = verdicts == NEW
+    # The last sum is the end of the history, so it is not a cut. Not strict: without pieces np.split returns one part.
     by_piece = np.split(is_new, np.cumsum([len(parts[number]) for number in numbers])[:-1])
     repeats = {number: np.flatnonzero(~is_new_here) for number, is_new_here in zip(numbers, by_piece, strict=False)}
     unique = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))

@@ -243,16 +243,16 @@ def _amounts(
     events: Events, labels: Labels, amount: str | None, label_of: np.ndarray, fraud_of: np.ndarray, fraud: np.ndarray,
     record: NDArray[np.int64],
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Compute the money of each fraud event, float64[N], 0 for other events. If labels of a fraud have an amount, it is
-    divided in proportion to the events' own amounts, or equally if these are 0; otherwise an event has its own amount.
-    `label_of` and `fraud_of` are pairs of a label and its fraud, `fraud` is each event's fraud or -1."""
+    """Compute the money of each fraud event, float64[N], 0 for other events. If labels of a fraud have an amount, its
+    events share it in proportion to their own amounts, or equally if these are 0; otherwise each has its own amount.
+    `label_of` and `fraud_of` are pairs. `fraud` is each event's fraud or -1, `record` is each event's input record."""
     count = int(fraud_of.max(initial=-1)) + 1
-    label_money = np.zeros(count)
+    label_money = np.zeros(count)  # of each fraud: the sum of the amounts of its labels
     used_labels = np.unique(label_of)
     fraud_of_label = np.zeros(len(labels.keys), np.int64)
     fraud_of_label[label_of] = fraud_of
     np.add.at(label_money, fraud_of_label[used_labels], np.nan_to_num(labels.amount[used_labels]))
-    label_has_amount = np.zeros(count, np.bool_)
+    label_has_amount = np.zeros(count, np.bool_)  # of each fraud: True if one of its labels has an amount
     label_has_amount[fraud_of_label[used_labels[~np.isnan(labels.amount[used_labels])]]] = True
     money = np.zeros(len(events))
     rows = np.flatnonzero(fraud >= 0)
@@ -262,7 +262,7 @@ def _amounts(
     own_money = np.bincount(fraud[rows], weights=money[rows], minlength=count)
     events_counts = np.bincount(fraud[rows], minlength=count)
     row_frauds = fraud[rows]
-    equal_money, share = (
+    equal_money, share = (  # of each event: money if all get the same; its share of the fraud's own money
         label_money[row_frauds] / events_counts[row_frauds],
         money[rows] / np.where(own_money[row_frauds] == 0, 1, own_money[row_frauds]),
     )

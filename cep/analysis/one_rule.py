@@ -113,7 +113,7 @@ def _defaults(pattern: PatternIR) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Curves, pairs and lines of one rule or several. `note` says why a rule is there, or why none is."""
+    """Curves, pairs and lines to plot, of one rule or several. `note` says why a rule is there, or why none is."""
 
     curves: tuple[Curve, ...] = ()
     pairs: tuple[Pair, ...] = ()
@@ -155,12 +155,12 @@ def replay_for_charts(replays: Replays, figures: Backtest, names: Sequence[str] 
 
 
 def _by_default(replays: Replays, figures: Backtest) -> Drawn:
-    """Draw the rule with the most alerts, among the rules that can be replayed alone and have a numeric parameter."""
+    """Return charts of one rule: in the backtest `figures` it has most alerts of all that are quick to replay alone."""
     for each in sorted(figures.rules, key=lambda each: (-each.alerts, each.rule)):
         try:
             rule = replays.rule_of(each.rule)
             axes = numeric_axes(rule.pattern, rule.record.params)
-            if axes and sum(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:
+            if axes and sum(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:  # a replay for each value
                 note = f"No rule was named, so this is the one with the most alerts that has numbers: {each.rule}."
                 return replace(_drawn(replays, rule, axes), note=note)
         except UsageError:  # it cannot be replayed by itself, or has too many alerts with some value

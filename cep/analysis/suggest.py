@@ -86,10 +86,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A pattern as text with its tests, and its figures on the last part of the time, which did not influence it.
-    `chosen_for` is its precision on the part of the time by which it was chosen; `mined_score` is its F score on the
-    first part, from which it was mined. `new` counts the frauds of the last part that no existing rule finds; None
-    without rules."""
+    """A pattern as text with its tests, and its figures. The time has three parts: patterns are mined from the first
+    one, chosen by the second one, and measured on the last one. `mined_score` is the F score on the first part, and
+    `chosen_for` is the precision on the second part. All other figures are of the last part: `new` counts its frauds
+    that no existing rule finds, None without rules."""
 
     name: str
     text: str

@@ -94,14 +94,14 @@ def tests_text(
     name: str, text: str, search_result: tuple[Mined, EventSample, NDArray[np.int64]], events: Events, key: str
 ) -> str:  # fmt: skip
     """Write three tests for a suggested pattern: a fraud fires, an honest event does not, a changed fraud does not.
-    `text` is the pattern with the event types. `search_result`: the mined sequence (a step has numbers of conditions,
-    and negative ones of links), the sample, its rows in `events`. The first test of each kind that the engine passes is
-    used: without the rest of the key's past, few events may give another result. Return "" if none of a kind passes."""
+    `text` is the pattern with the event types. `search_result`: the mined sequence, the sample, and its rows in
+    `events`. A test has few events, and without the rest of the key's past these may give another result. So all
+    candidates are run, and the first one of each kind that passes is used. Return "" if none of a kind passes."""
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(search_result, events, label)
-    mined, sample, _ = search_result
+    mined, sample, _ = search_result  # a step has numbers of conditions; a negative number is a link, and no condition
     start_function = _test_starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
-    blocks = [
+    blocks = [  # a test has a temporary name: the number of its kind, and its number in the kind
         _test((name, label, start_function), f"{index} {number}", test_events, expected)
         for index, kind in enumerate(kinds) for number, (_, test_events, expected) in enumerate(kind)
     ]  # fmt: skip
@@ -208,12 +208,12 @@ def _near_misses(event: TestEvent, conditions: Sequence[Condition], schema: Sche
     description of the change: tests that the pattern must not match."""
     at_ms, name, values = event
     for condition in conditions:
-        if condition.has_param and not condition.past_ms:
+        if condition.has_param and not condition.past_ms:  # it compares a field of this event with a limit
             limit = Decimal(condition.limit)
-            unit = (
+            unit = (  # how far beyond the limit: 1 in the last digit of the limit, or more than 1 % for a float
                 abs(limit) / 100 + 1 if "float" in condition.kind else Decimal(1).scaleb(int(limit.as_tuple().exponent))
             )
-            value = limit - unit if condition.op == ">=" else limit + unit
+            value = limit - unit if condition.op == ">=" else limit + unit  # otherwise it is "<="
             yield "just outside of a limit", (at_ms, name, {**values, condition.field: f"{value:f}"})
         elif condition.is_of_time:
             half_a_period = 12 if condition.field == "hour" else _WEEK_HOURS // 2  # of a day, or of a week

@@ -99,11 +99,11 @@ class Draft:
 
 
 def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRITTEN) -> Draft:
-    """Draft the declaration of an event type `name` that fits a frame or files; `form`: of CSV files, such as `;`.
+    """Draft the declaration of an event type `name` that fits a frame or files. `form` has signs of CSV files (`;`).
 
     If times are numbers that count from an unknown moment, the draft's `time_base` is a guess of that moment.
 
-    Raises: UsageError if the frame has no column of times, or none whose values are all different.
+    Raises: UsageError if the frame has no column of times, or no column of ids, which differ in all rows.
 
     >>> import pyarrow as pa
     >>> times = pa.array([0, 1], pa.timestamp("ms", "UTC"))
@@ -118,7 +118,7 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
     frame = open_any(events, form)
     table, paths = _flat(_with_texts_for_mixed(frame.whole()))
     drafted = draft(table, name, has_rows=frame.row is not None, paths=paths)
-    csv_signs = {name: sign for name, sign in asdict(form).items() if sign}
+    csv_signs = {name: sign for name, sign in asdict(form).items() if sign}  # files cannot be read without them
     return replace(drafted, forms={**drafted.forms, **csv_signs})
 
 

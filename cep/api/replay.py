@@ -223,15 +223,15 @@ def finish(rulebook: Rulebook, replayed: Replayed, refused: Sequence[bytes]) -> 
 
 
 def matches(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Replayed:
-    """Match a history in this process, before anything is suppressed. Raises: UsageError, SourceError."""
+    """Match a history in this process. The alerts include the ones to suppress. Raises: UsageError, SourceError."""
     deployment = rules.deployment
     if deployment.schema.protected:
-        secret_keys()
+        secret_keys()  # for its error: without keys for the protected fields, fail before the replay
     job = job_of(deployment, terms)
     cpus = pa.cpu_count()  # the replay sets it for the whole process, which is the caller's
     try:
         with announced_compiling():
-            return replay_to_the_end(
+            return replay_to_the_end(  # it calls the function with the job, and maybe with a variant of the job
                 job, lambda one: embedded.replay(one, deployment.rulebook, pieces_of(one.schema), terms.cores)
             )
     finally:

@@ -159,16 +159,16 @@ class _ErasureRequest:
 
 def _sign_request(folder: Path, erasure: _ErasureRequest, *, is_job: bool) -> int:
     """Sign a request as its author, or as the approver of an existing request. Return 0. Raises: UsageError."""
-    if is_job:
+    if is_job:  # `folder` is the checkpoint folder of a job; otherwise it is a savepoint
         job = read_job(folder)
     else:
         with tempfile.TemporaryDirectory() as scratch:
             saved = open_savepoint(Target(str(folder.resolve())), Path(scratch) / "payload")
             job = Job.from_json(payload_in(saved).job)
-    if job is None or job.trust is None or erasure.request is None:
+    if job is None or job.trust is None or erasure.request is None:  # no trust: none are signed
         raise UsageError("--sign-with needs --request FILE, and a job that takes signed changes")
     key_texts = {text for domain_texts in _keys(job, erasure.keys).values() for text in domain_texts}
-    is_whole = write_request(erasure.request, key_texts, job.trust, private_key(erasure.sign_with))
+    is_whole = write_request(erasure.request, key_texts, job.trust, private_key(erasure.sign_with))  # both signed
     step = "run it without --sign-with to erase" if is_whole else "another person runs the same command"
     printed(f"signed: {erasure.request}; {step}")
     return 0

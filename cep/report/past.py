@@ -268,8 +268,8 @@ def _in_words(value: Any, type_: Type) -> Any:
 
 
 def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple[str, int | float]]:
-    """Yield the value of each carried tally of a key (a running count or sum of a history that replaces its events), by
-    the text of its history. A history that groups by a field has one for each of the first sub-keys."""
+    """Yield the text of each history that stores a running count or sum instead of events, and the key's value of it.
+    A history that groups by a field has one value for each sub-key; only the first sub-keys are shown."""
     names = histories.keys.to_pylist()
     if key not in names or program.histories is None:
         return

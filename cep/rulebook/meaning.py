@@ -44,7 +44,7 @@ class _Declaration:
 
     @cached_property
     def earlier_text(self) -> str:
-        """The text as builds before 0.3 wrote it: with a repetition as it stands, such as `{3}` or `{3,3}`."""
+        """The text as builds before 0.3 wrote it: a repetition `{3}` stays `{3}`, although `{3,3}` means the same."""
         return json.dumps((self.name, _without_last_commas(self.spelled)))
 
 
@@ -80,7 +80,7 @@ def _hashes(source: str, pattern: str) -> tuple[str, str]:
     if same_name:  # a pattern and another declaration may have one name: the last in the file counts
         declared = {**declared, pattern: max(same_name, key=attrgetter("number"))}
     tokens = declared[pattern].spelled if same_name else ()
-    is_over_all = "over" in tokens and _OVER_ALL in pairwise(tokens)  # `over all`: it reads all events with its key
+    is_over_all = "over" in tokens and _OVER_ALL in pairwise(tokens)  # `over all` reads all events with its key
     event_types = _event_types_with(_key(tokens), declared) if is_over_all else ()
     pending, used = [pattern, *event_types], dict[str, _Declaration]()
     while pending:
@@ -89,7 +89,7 @@ def _hashes(source: str, pattern: str) -> tuple[str, str]:
             used[name] = declared[name]
             pending += [word for word in declared[name].spelled if word in declared and word.isidentifier()]
     in_order = [used[name] for name in sorted(used)]
-    texts = [one.text for one in in_order], [one.earlier_text for one in in_order]  # with and without `{3}` as `{3,3}`
+    texts = [one.text for one in in_order], [one.earlier_text for one in in_order]  # only .text writes `{3}` as `{3,3}`
     text, earlier_text = (f"[{', '.join(each)}]" if used else source for each in texts)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return digest, digest if text == earlier_text else hashlib.sha256(earlier_text.encode()).hexdigest()

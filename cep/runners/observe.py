@@ -252,7 +252,7 @@ class Observed(Collector):
     def note(self, part: str, trouble: str | None, detail: str = "") -> None:
         """Report the trouble of a part of the job, or None if the part is well. A change is logged.
 
-        Readers of the health get `trouble` without a token. `detail` is for the log alone.
+        `/health` shows `trouble` to everybody, also without an access token. `detail` is for the log alone.
         """
         now_s = time.monotonic()
         with self._lock:

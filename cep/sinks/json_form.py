@@ -88,8 +88,8 @@ def _many_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int) -> Texts:
     """Write each row as a JSON object. `fields` and `columns` are its members, all of length `count`. The kernel takes
-    the texts of all columns in one buffer, with `offsets` of each text in it; other values are `numbers`. RAW texts are
-    JSON already (measures, lists). A member that `may_be_absent` is not written as null."""
+    the texts of all columns in one buffer, with the `offsets` of each text, and all other values as `numbers`.
+    Texts of the kind RAW are JSON (measures, lists) and get no quotes. A null of `may_be_absent` is left out."""
     if not count:
         return Texts(np.zeros(1, np.int64), np.zeros(0, np.uint8))
     names, kinds, may_be_absent = _shape(tuple([(field.name, field.type) for field in fields]))
@@ -105,7 +105,7 @@ def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int
                 continue  # without a value to copy
         if kind in (RAW, QUOTED):
             starts, content = _lists(column) if pa.types.is_list(column.type) else _texts(column)
-            offsets[index] = starts + (size - starts[0])  # the texts of a column follow the texts before it
+            offsets[index] = starts + (size - starts[0])  # in the buffer, after the earlier columns
             contents.append(content[starts[0] : starts[-1]])
             size = int(offsets[index, -1])
         elif kind == TRUTH:

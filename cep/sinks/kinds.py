@@ -33,9 +33,8 @@ _DIGEST_CHARS = 8
 class SinkJob:
     """The job that sinks belong to.
 
-    `refused` is called with the name of a sink, the number of refused alerts, and the reason. `name_in` returns the
-    name that identifies the job's transactions in a topic; None: records are sent without transactions, for a job
-    without a checkpoint. `client` configures Kafka's client for alerts.
+    `refused` is called with the name of a sink, the number of refused alerts, and the reason. `name_in(topic)` is
+    the name of the job's transactions; None: the job sends without them. `client` configures Kafka's client for alerts.
     """
 
     settings: Settings
@@ -44,6 +43,7 @@ class SinkJob:
     client: Mapping[str, str]
 
     def target(self, topic: str, client: Mapping[str, str]) -> KafkaTarget | None:
+        """Return a topic with its transactions, None without these. Dead letters give a `client` of their own."""
         servers = self.settings.kafka.bootstrap_servers or ""
         return None if self.name_in is None else KafkaTarget(servers, topic, self.name_in(topic), client)
 

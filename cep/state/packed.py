@@ -160,8 +160,7 @@ def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
 
 def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
     """Build the table of retained events, int64[C, E]: key (unset here), type, time; for each field its values, or the
-    lengths of its texts (code "t"); the lengths of ids; for each field, whether it is null.
-    """
+    lengths of its texts (code "t"); the lengths of ids; for each field, whether it is null."""
     events, count = keyed_state.events, len(shape.events)
     table = np.empty((shape.event_width, len(events)), np.int64)
     table[_EVENT_TYPE], table[_EVENT_TIME] = events.event_type, events.time_ms
@@ -243,7 +242,8 @@ def runs_count(pages: Sequence[bytes]) -> int:
 def _retained(
     reader: _Reader, event_key: Int32, table: Int64, has_values: Sequence[int], shape: Shape
 ) -> RetainedEvents:
-    """Build the events from `table`, rows: key, type, time, values by field, lengths of ids, null flags by field."""
+    """Build events from the rows of `table`: key in its page (`event_key`: among all), type, time, a row of values for
+    each field, lengths of ids, a row of null flags for each field. `has_values` has for each row if it is not all 0."""
     count = len(shape.events)
     event_id = reader.texts(kernels.EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}

@@ -124,9 +124,9 @@ def drop_pages(pages: DomainPages, output: MatchOutput) -> None:
 
 
 class LastEvent(NamedTuple):
-    """The last matched event in the watermark's millisecond, which later events should follow: its microseconds, and
-    its value in the field that the schema declares for the order.
-    """
+    """The place of the last event that was matched in the watermark's millisecond: its microseconds, then its value in
+    the field that the schema declares for the order. An event of this millisecond that comes later is out of order if
+    its place is before this one."""
 
     us: int
     declared: int
@@ -137,7 +137,7 @@ class LastEvent(NamedTuple):
 
     @staticmethod
     def from_json(data: list[Any] | None) -> LastEvent | None:
-        """Read an event that `to_json` made. An earlier build also wrote its id and its view, first and last."""
+        """Read an event that `to_json` made. An earlier build wrote a text before these values and one after."""
         if data is None:
             return None
         us, declared = data if len(data) == len(LastEvent._fields) else data[1:3]

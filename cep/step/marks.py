@@ -88,8 +88,8 @@ def with_marks(
 ) -> pa.Table:
     """Set the column `flawed` of alerts whose key had an event with unreadable values less than MARK_MS before.
 
-    `marks` are the times of such events by key, `last_alerts` has earlier ones. `keys` are the key fields of each rule
-    and version. Cost: a look-up for each alert.
+    `marks` are the times of such events by key. `last_alerts` has the marks of earlier micro-batches, stored like last
+    alerts. `keys` are the key fields of each rule and version. Cost: a look-up for each alert.
     """
     has_marks = last_alerts is not None and last_alerts.marks_count > 0
     if not alerts.num_rows or not (marks or has_marks):

@@ -353,7 +353,7 @@ def verdict_lines(tested: Verdict) -> list[str]:
 
 def _difference(difference: Difference, tested: Verdict) -> Iterable[tuple[str, str]]:
     """Yield (label, text) lines that show a difference: what was expected, and what came."""
-    if difference.note:
+    if difference.note:  # the number of matches is wrong, so show some; time-outs do not count
         yield "", difference.note
         for one in [f for f in tested.matches if not f.is_timeout][:_MATCHES_SHOWN_MAX]:
             yield "got", shown_matches(one, tested)

@@ -115,12 +115,12 @@ def why_not(
 def _explainer(
     world: World, rule: DeployedRule, batch: EventBatch, at_ms: int | None, interval: Interval | None = None
 ) -> Explainer:
-    """Trace the runs of a key. If there are too many events, trace only the time around `at_ms`."""
+    """Trace a key's runs. If it has too many events, trace only runs around `at_ms` and runs that meet them."""
     pattern = rule.pattern
-    past = past_values(world.schema, pattern, batch, world.lists)
+    past = past_values(world.schema, pattern, batch, world.lists)  # of all events: a part lacks some of their past
 
     def traced(part: EventBatch) -> Explainer:
-        events = next(iter(traced_events(world.schema, pattern, part, past).values()), ())
+        events = next(iter(traced_events(world.schema, pattern, part, past).values()), ())  # all are of one key
         return Explainer(trace_key(pattern, events, interval or _interval(rule), world.end_ms), show_time)
 
     try:

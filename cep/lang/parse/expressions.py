@@ -23,15 +23,14 @@ _PRECEDENCE = {
 }
 # Spellings of other languages, and ours.
 _FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or", "AND": "and", "OR": "or"}
-# Words of SQL that begin a value, with the help of their message. Each of them may be the name of a field, too.
 INTERVAL = "write the number and its unit: `1 h`, `30 min`"
-_SQL = {
+_SQL = {  # words of SQL that begin a value, with the help of their message; they may be names of fields, too
     "case": "write `if condition then value else value`",
     "interval": INTERVAL,
     "running": "leave it out: a condition sees the events that are bound so far",
     "final": "leave it out: `emit` sees all events of the match",
 }
-_LOOK_TWICE = frozenset((*_FOREIGN, "matches", "not"))
+_LOOK_TWICE = frozenset((*_FOREIGN, "matches", "not"))  # foreign spellings, and names that are not always operators
 _OF_OPERATORS = (TokenKind.SYMBOL, TokenKind.NAME)
 WORDS = {"true": True, "false": False, "null": None}
 
@@ -64,19 +63,19 @@ def _climb(cursor: Cursor, minimum: int) -> syntax.ExprSyntax:
 
 
 def _operator(cursor: Cursor) -> str:
-    """Return the operator here, "" if none. Report and accept the spelling of another language."""
+    """Return the operator here, "" if none; `in` for `not in`. Report and accept spellings of other languages."""
     token = cursor.token
     if token.text not in _LOOK_TWICE:
         return token.text if token.kind in _OF_OPERATORS else ""
     if token.kind in _OF_OPERATORS and token.text in _FOREIGN:
         ours = _FOREIGN[token.text]
         message, fix = f"`{token.text}` is not an operator here", Fix(token.span, ours)
-        texts = "; texts are not joined: emit each of them" if token.text == "||" else ""
+        texts = "; texts are not joined: emit each of them" if token.text == "||" else ""  # in SQL it joins
         cursor.collector.add("CEP111", message, token.span, f"write `{ours}`{texts}", fix=fix)
         return ours
     if token.text == "matches" and cursor.ahead().kind is not TokenKind.STRING and cursor.ahead().text in (":", "="):
         return ""  # not reserved: the name of the next entry or value
-    if cursor.at("not") and cursor.ahead().text in ("in", "between", "like", "matches"):
+    if cursor.at("not") and cursor.ahead().text in ("in", "between", "like", "matches"):  # _comparison takes the not
         return cursor.ahead().text
     return token.text if token.kind in _OF_OPERATORS else ""
 
@@ -96,10 +95,11 @@ def _binary(cursor: Cursor, operator: str, precedence: int, left: syntax.ExprSyn
 
 
 def _comparison(cursor: Cursor, operator: str, left: syntax.ExprSyntax) -> syntax.ExprSyntax:
+    """Parse the rest of a comparison. `operator` is known: `_operator` has seen it, also one that follows a `not`."""
     negated = cursor.accept("not") is not None
     if operator == "is":
         cursor.take()
-        negated = cursor.accept("not") is not None
+        negated = cursor.accept("not") is not None  # `is not null`: here alone the `not` comes after the operator
         end = cursor.expect("null", "after `is`")
         return syntax.IsNullSyntax(left, negated, left.span.to(end.span))
     if operator == "in":

@@ -26,7 +26,7 @@ class CheckpointCopies:
         self, checkpoints: Checkpoints, settings: StoreSettings, numbers: Numbers, totals: Counter[str],
         on_failed: Callable[[StoreError], None],
     ) -> None:  # fmt: skip
-        """Copy nothing yet. `numbers`: the last commit's. `on_failed` gets the reason of a failure."""
+        """`numbers` (of the last commit) change with each commit. `totals` and `on_failed` are told of each failure."""
         self._checkpoints = checkpoints
         self._is_in_memory = settings.backend == "memory"
         self.interval_s = settings.checkpoint_ms / 1_000

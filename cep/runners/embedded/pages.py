@@ -254,7 +254,7 @@ class MatchedPages:
         return self._parts[0].slots(keys)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
-        """Return the slots (page numbers) of these keys, of pages that are due, and of open (unpacked) pages."""
+        """Return the slots (page numbers) of these keys, of pages whose deadline is past, and of unpacked pages."""
         slots = self.slots(keys)
         # Each slot once, ascending. For few of them a set is several times as quick as numpy.
         is_few = len(slots) <= _FEW_SLOTS
@@ -262,7 +262,7 @@ class MatchedPages:
         if self._open is not None:
             open_slots, _, _ = self._open
             needed_or_open = np.union1d(touched_slots, open_slots)
-            # All open pages stay open, unless these keys do not need more than half of them.
+            # If these keys leave more than half of the open pages unused, close all; otherwise keep all open.
             if len(needed_or_open) - len(touched_slots) > len(open_slots) // 2:
                 self.close()
             else:
@@ -482,7 +482,7 @@ class StoredHistories:
         return histories
 
     def _write_page(self, address: PageAddress, page: Histories, batch: WriteBatch) -> Histories:
-        """Add the new segments and the head of a page to the batch, remove old segments. Return the stored page."""
+        """Add the new segments and the head of a page to the batch, remove old segments. Return the page as stored."""
 
         def put(number: int, data: bytes) -> None:
             batch.put(self._segment_key(address, number), data)
@@ -490,7 +490,7 @@ class StoredHistories:
         written = store_segments(page, put, partial(self._load_segment, address), self._segments)
         kept = digests_of(written)
         gone = {n: d for n, d in self._stored_digests.get(address, {}).items() if d != kept.get(n)}
-        self._remove_segments(address, gone, kept, batch)
+        self._remove_segments(address, gone, kept, batch)  # a number in both has new content
         self._stored_digests[address] = kept
         batch.put(self._head_key(address), encode_head(written))
         return written
@@ -505,7 +505,7 @@ class StoredHistories:
     def _remove_segments(
         self, address: PageAddress, gone: Mapping[int, str], kept: Mapping[int, str], batch: WriteBatch
     ) -> None:
-        """Remove segments by number; a number that another segment has by now has been written over."""
+        """Drop the old content of segments from the cache, and delete from the store the numbers that are not kept."""
         for number, digest in sorted(gone.items()):
             self._segments.drop(digest)
             if number not in kept:

@@ -133,9 +133,9 @@ class Runner:
         except SourceAwayError:  # records that were read are not matched: the next start reads them again
             if not stop.is_set():
                 raise
-            if self._sources.positions_before is None:  # known only if a read was repeated; a commit needs them
+            if self._sources.positions_before is None:  # a commit would count unmatched records as read
                 return
-        if stop.is_set() and has_started and not self._pace.sends_at_once:  # commit the rest; sinks get a moment for it
+        if stop.is_set() and has_started and not self._pace.sends_at_once:  # with sends_at_once no alert waits
             self._commits.leave(self._engine, self._sources, self._outlets, wait_s=STOP_DELIVERY_MS_MAX / 1_000)
 
     def _work(self, stop: threading.Event, until_end: bool) -> None:

@@ -86,14 +86,14 @@ def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Ite
         yield store_key(group, b"", PAGES, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
     for number, data in group_state.waiting.items():
         yield store_key(group, b"", WAITING, names[number]), data
-    for (number, bucket), data in group_state.seen.items():
+    for (number, bucket), data in group_state.seen.items():  # hashes of event ids, in buckets of time
         yield store_key(group, b"", SEEN, names[number], BUCKET.pack(bucket)), data
-    for page, data in group_state.heads.items():
+    for page, data in group_state.heads.items():  # of histories; their segments have the past events
         yield store_key(group, b"", PAST, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
     for (page, segment), data in group_state.segments.items():
         yield store_key(group, b"", SEGMENTS, names[page >> PAGE_BITS], SEGMENT.pack(page & _PAGE_MASK, segment)), data
     for name, times_ms in ((DEADLINES, group_state.deadlines), (PAST_DEADLINES, group_state.expiry_ms)):
-        if times_ms:
+        if times_ms:  # NEVER means that there is no page, so a page's own time stays below it
             deadlines = np.full((len(job.domains), job.pages_count), NEVER, _DEADLINE)
             for page, ms in times_ms.items():
                 deadlines[page >> PAGE_BITS, page & _PAGE_MASK] = min(ms, NEVER - 1)

@@ -69,7 +69,7 @@ class MatchStage:
         times = NOTHING_READ
         is_last_level = self._level + 1 == self._job.levels_count
         for row in rows:
-            if row.kind not in _NEEDED_KINDS or not is_last_level:
+            if row.kind not in _NEEDED_KINDS or not is_last_level:  # the last level keeps the rows that it uses
                 yield packing.stage_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == packing.EVENTS:
                 events.setdefault(row.domain, []).append((row.order, decode_batch(bytes(row.payload))))
@@ -78,7 +78,7 @@ class MatchStage:
             elif row.kind == packing.CONTROL:
                 controls.append(bytes(row.payload).decode())
         if events or controls or times != NOTHING_READ:
-            # The clock comes with the events or with the rule changes, of which a micro-batch may have only one.
+            # The clock comes with the events, the rule changes or both. A missing clock is NO_CLOCK, the greatest time.
             times = replace(times, now_ms=min(times.now_ms, step_rules.clock_of(controls)))
             records = step_rules.read_records(self._rules, tuple(sorted(controls))) if controls else ()
             arrived = {number: packing.in_arrival_order(batches) for number, batches in events.items()}

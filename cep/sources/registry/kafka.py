@@ -212,9 +212,9 @@ def _without_frames(values: pa.Array) -> pa.Array:
 def _decoded_columns(
     schema: Schema, mapping: FieldMapping, rows: Sequence[dict[str, Any]], first_row: int = 0
 ) -> list[EventRows]:
-    """Put rows into columns and decode these; by halves if a field has several kinds of values, until a row is alone.
-    Its values that no column can hold are strays: null in the column, shown in the reason. Rows count from `first_row`.
-    """
+    """Put rows into columns and decode these. If the values of a field do not fit one column, decode each half of the
+    rows by itself. A value that fits no column even in a single row is a stray: the row has null instead, and a reason
+    that shows the value. Rows count from `first_row`."""
     if not rows:
         return []
     fields = {name: [mapping.value(row, name) for row in rows] for name in mapping.paths(schema)}
