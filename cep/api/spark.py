@@ -52,9 +52,9 @@ class StreamTerms(Forms, total=False):
     lateness: str  # how late an event may come
     order: str  # "event_time": sorted before matching; "arrival"
     dedup: str  # how long event ids are remembered
-    ahead_max: str  # how far ahead of the clock an event may be dated
+    ahead_max: str  # how far ahead of the clock an event may be dated.
     keys: Sequence[str]  # fields to route by, in addition to the rules' keys
-    key_groups: int  # parts of the state, by hash of the key
+    key_groups: int  # parts of the state, by hash of the key.
     levels: int  # of rules that read events of other rules
     pages: int  # stored parts of a key group
 

@@ -187,10 +187,10 @@ class Written:
 
     unit: str = ""  # of times that are numbers (TIME_UNITS), also with a fraction
     form: str = ""  # of times that are texts, as `strptime` has it
-    zone: str = ""  # of times that name none; if an hour comes twice, the first is meant
-    minor: bool = False  # decimals are whole numbers of their smallest unit, such as cents
-    has_bytes: bool = False  # these whole numbers are written as big-endian bytes, or base64 of them
-    base: str = ""  # the moment since which times count units
+    zone: str = ""  # of times that name none; if an hour comes twice, the first is meant.
+    minor: bool = False  # decimals are whole numbers of their smallest unit, such as cents.
+    has_bytes: bool = False  # these whole numbers are written as big-endian bytes, or base64 of them.
+    base: str = ""  # the moment since which times count units.
     numbers: NumberForm | None = None  # the separators in numbers that are texts
     words: tuple[tuple[str, str], ...] = ()  # each value of a text, symbol or truth value, with the word that it means
 

@@ -149,10 +149,10 @@ ALERT_SCHEMA = pa.schema(
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
         ("origins", ORIGINS),  # source events of the derived events in the match; null without derived events
-        ("history_cut", pa.bool_()),  # a condition read a sub-key whose events may be forgotten
-        ("history_folded", pa.bool_()),  # a condition read a window whose older events are folded (in sums)
+        ("history_cut", pa.bool_()),  # a condition read a sub-key whose events may be forgotten.
+        ("history_folded", pa.bool_()),  # a condition read a window whose older events are folded (in sums).
         ("history_from", _TIMESTAMP),  # the time from which the past is complete, if a condition looked back further
-        ("unconfirmed", pa.bool_()),  # the history ended before the alert was certain: only with `--to-the-end`
+        ("unconfirmed", pa.bool_()),  # the history ended before the alert was certain: only with `--to-the-end`.
         ("flawed", pa.bool_()),  # the key had an event with an unreadable value in the last days (step/marks.py)
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),

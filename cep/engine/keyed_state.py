@@ -195,8 +195,8 @@ def divide(
     # Segments (blocks of past events) are detached from their stored pages to be divided, and then from the parts.
     pasts = partition_histories(replace(past, segments=detach_segments(past.segments)), parts.tolist(), part_of)
     return [
-        (part, replace(state, histories=replace(past_of_part, segments=detach_segments(past_of_part.segments))))
-        for part, state, past_of_part in zip(parts.tolist(), states, pasts, strict=True)
+        (part, replace(keyed_part, histories=replace(past_of_part, segments=detach_segments(past_of_part.segments))))
+        for part, keyed_part, past_of_part in zip(parts.tolist(), states, pasts, strict=True)
     ]
 
 

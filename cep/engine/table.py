@@ -40,12 +40,12 @@ class PreparedEvents:
     image: Int64  # the compiled rules, with the numbers of this call's texts
     bitmaps: UInt64  # a bit for each condition of single events and new row: 1 if it holds
     first_row: int  # the first new row of the columns
-    event_of: Int64  # the event of each row: retained events, followed by the batch
+    event_of: Int64  # the event of each row: retained events, followed by the batch.
     texts: pa.Array  # the dictionary of all text columns
-    overflows: Overflows  # numbers that exceeded 64 bits
+    overflows: Overflows  # numbers that exceeded 64 bits.
     folded: int  # values of histories that read folded events (merged into sums)
     cut: int  # values of histories that may lack events
-    dropped: int  # events that histories do not remember because of their limits
+    dropped: int  # events that histories do not remember because of their limits.
     histories: Histories  # after the new events
     weights: Int64  # how many more times than once each row counts in limits, for long texts; empty if none does
 

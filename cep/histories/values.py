@@ -283,7 +283,7 @@ class HistoryValues:
     histories: store.Histories
     incomplete: pa.Array
     overflows: Mapping[str, int] = field(default_factory=dict)
-    folded: int = 0  # values with aggregates in place of their oldest events, because their key has too many events
+    folded: int = 0  # values with aggregates in place of their oldest events, because their key has too many events.
     dropped: int = 0  # events that made their key forget a sub-key, or that are not remembered themselves
     cut: int = 0  # values that may lack events, because their key has forgotten sub-keys
 

@@ -25,10 +25,10 @@ class Column:
 
     name: str
     type: Type
-    retained: bool  # stored with bound events, because conditions or measures read it from them
-    derived: bool = False  # the value of an expression of one event, which aggregates read
+    retained: bool  # stored with bound events, because conditions or measures read it from them.
+    derived: bool = False  # the value of an expression of one event, which aggregates read.
     source: int = -1  # the column of the field that `computed` reads
-    computed: Call | None = None  # a function of one text or time field (functions/columns.py)
+    computed: Call | None = None  # a function of one text or time field (functions/columns.py).
     history: bool = False  # an aggregate over the key's past events, or the names of incomplete ones (INCOMPLETE)
 
     @property

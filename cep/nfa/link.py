@@ -54,12 +54,12 @@ class JoinedPredicates:
     """
 
     count: int
-    program_number: Int64  # the number in the program, by shared number; -1 for an unused predicate
-    evaluated: Int64  # int64[D], the program's numbers of the evaluated predicates
+    program_number: Int64  # the number in the program, by shared number; -1 for an unused predicate.
+    evaluated: Int64  # int64[D], the program's numbers of the evaluated predicates.
     evaluated_code: Int64  # int64[instructions, 5], rows as in JoinedVector.code
     results: Int64  # int64[D], the instruction that computes each evaluated predicate
     groups: list[tuple[int, int]]  # (kind of index, column) of each index
-    sizes: Int64  # the number of entries of each index
+    sizes: Int64  # the number of entries of each index.
     entries: Int64  # int64[E, INDEX_ENTRY_WIDTH] by index; a predicate has one of the E entries for each constant
     rest: Int64  # the code for the rests of predicates; the code offsets of entries count from its first instruction
 

@@ -48,12 +48,12 @@ class Section(IntEnum):
     CODE = 8  # of the rule's conditions and measures
     REGISTERS = 9  # 1 for each register that holds a row of the event table
     RELEVANCE = 10  # predicates that the rule reacts to; -1 for all events
-    COLUMNS = 11  # column, 1 if it is stored with bound events; in the order in which the rule uses them
+    COLUMNS = 11  # column, 1 if it is stored with bound events; in the order in which the rule uses them.
     DERIVED = 12  # derived column (an expression of one event), count of its instructions
     DERIVED_CODE = 13  # instruction's number, op, a, b, c
-    PREDICATES = 14  # predicate (condition of one event), event type or -1, count of instructions, count of atoms
+    PREDICATES = 14  # predicate (condition of one event), event type or -1, count of instructions, count of atoms.
     PREDICATE_CODE = 15  # instruction's number, op, a, b, c
-    ATOMS = 16  # comparisons for an index: index, count of constants; length and result register of the rest's code
+    ATOMS = 16  # comparisons for an index: index, count of constants; length and result register of the rest's code.
     VALUES = 17  # constants of atoms
     REST_CODE = 18  # code of the rest: the other comparisons of an atom's predicate
     PREFIXES = 19  # prefix, the predicate by which it extends the prefix before

@@ -76,10 +76,10 @@ class Wait:
     link: ir.Link | None = None  # whether it takes the next or a later event; None: as the step that it enters says
     guards: tuple[Guard, ...] = ()  # events that close the wait
     bounds: tuple[Bound, ...] = ()  # limits of time
-    counted: tuple[int, int | None] = (0, None)  # open while the position's loop counter is in this half-open interval
-    enters_loop: bool = True  # sets the loop counter of the target to 0 first; False for a repetition
+    counted: tuple[int, int | None] = (0, None)  # open while the position's loop counter is in this half-open interval.
+    enters_loop: bool = True  # sets the loop counter of the target to 0 first; False for a repetition.
     begins_groups: tuple[int, ...] = ()  # groups whose window begins with the taken event
-    untils: tuple[ir.Expr, ...] = ()  # conditions of stop events, which the wait does not take
+    untils: tuple[ir.Expr, ...] = ()  # conditions of stop events, which the wait does not take.
     loop: int | None = None  # the number of the loop or group (_Loop) that the wait repeats
     reopens: tuple[int, ...] = ()  # numbers of the loops that keep it open
 

@@ -271,7 +271,7 @@ def _shared_start(
     """
     predicates, steps = prefix
     bits = {predicate: bit for bit, predicate in enumerate(predicates)}
-    numbered_steps = [(state, bits[predicate], target, ends) for state, predicate, target, ends in steps]
+    numbered_steps = [(nfa_state, bits[predicate], target, ends) for nfa_state, predicate, target, ends in steps]
     return SharedStart(
         slot=len(rows) + number,  # numbered after the rules, their NFA states and their bitmaps
         nfa_state=states_count + number,

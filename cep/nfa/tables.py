@@ -31,11 +31,11 @@ class WaitRow:
     target: int  # the next NFA state; -1 for an absence
     kind: int  # a WAIT_ constant of kernels/layout.py
     predicate: int  # -1: any event
-    code: Row  # first instruction, end, register of the result; or NO_CODE
-    simple: Row  # comparison, column of the event, register of the bound event, its column; or prefixes.NOT_SIMPLE
-    count: Row  # register of the loop counter, or -1, and the interval in which the counter must lie
+    code: Row  # first instruction, end, register of the result; or NO_CODE.
+    simple: Row  # comparison, column of the event, register of the bound event, its column; or prefixes.NOT_SIMPLE.
+    count: Row  # register of the loop counter, or -1, and the interval in which the counter must lie.
     reset: int  # the loop counter that the wait sets to 0, or -1
-    reopens: int  # a bit for each other wait of the state that, while open, keeps this one open after a take
+    reopens: int  # a bit for each other wait of the state that, while open, keeps this one open after a take.
     marks: list[int]  # registers that keep the row of the taken event: the beginning of a group's window
     guards: list[GuardRow]  # events that close the wait
     bounds: list[Row]  # limits of the time since an earlier event

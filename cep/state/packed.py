@@ -35,7 +35,8 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import TEXT, numbers, read_only, slots, text_buffers
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, order_of
 from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
-from cep.kernels.pages import packed as kernels
+from cep.kernels.pages import packed as row_kinds
+from cep.kernels.pages.packed import read_bounds, read_rows, read_texts, write_pages, write_texts
 from cep.kernels.records import PageBytes, PageOutput, ReadRows, StateRows
 from cep.state.past import layout_json, layout_of
 
@@ -139,12 +140,12 @@ def pack(
     position = 0
     while True:
         out = PageOutput(expiry_ms, data, starts, cursor)
-        position = kernels.write_pages(shape.head, order, rows, shape.texts, scratch, TIME_MS_MAX, out, position)
+        position = write_pages(shape.head, order, rows, shape.texts, scratch, TIME_MS_MAX, out, position)
         if position == parts_count:
             break
         data = np.concatenate([data[: starts[position]], np.empty(2 * len(data), np.uint8)])  # more room
     for kind, offsets, content in texts:
-        kernels.write_texts(content, offsets, order.bounds[kind], orders[kind], data, cursor)
+        write_texts(content, offsets, order.bounds[kind], orders[kind], data, cursor)
     page_array = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), parts_count, [None, pa.py_buffer(starts), pa.py_buffer(data)]
     )
@@ -154,8 +155,8 @@ def pack(
 
 def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
     events = keyed_state.events
-    columns = [(kernels.EVENTS, events.columns[name]) for name, code in shape.events if code == "t"]
-    return [(kernels.KEYS, keyed_state.keys), (kernels.EVENTS, events.event_id), *columns]
+    columns = [(row_kinds.EVENTS, events.columns[name]) for name, code in shape.events if code == "t"]
+    return [(row_kinds.KEYS, keyed_state.keys), (row_kinds.EVENTS, events.event_id), *columns]
 
 
 def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
@@ -178,8 +179,10 @@ def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]
 def _estimated_bytes(
     counts: Sequence[int], texts: Sequence[tuple[int, Int64, UInt8]], parts_count: int, shape: Shape
 ) -> int:
-    columns = kernels.COUNTS + shape.width + shape.event_width
-    numbers = 8 * counts[kernels.RUNS] + 4 * counts[kernels.NODES] + 2 * shape.event_width * counts[kernels.EVENTS]
+    columns = row_kinds.COUNTS + shape.width + shape.event_width
+    numbers = (
+        8 * counts[row_kinds.RUNS] + 4 * counts[row_kinds.NODES] + 2 * shape.event_width * counts[row_kinds.EVENTS]
+    )
     content = sum(int(offsets[-1] - offsets[0]) for _, offsets, _ in texts)
     return numbers + content + 4 * columns * parts_count + _PAGE_BYTES_MIN
 
@@ -226,9 +229,9 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> K
     events, has_values = np.empty(shape.event_width * events_count, np.int64), np.zeros(shape.event_width, np.uint8)
     lengths, rule_ends = np.empty(keys_count, np.int64), np.zeros(len(row_registers) + 1, np.int64)
     rows = ReadRows(runs, run_rule, run_key, nodes, event_key, events, has_values, lengths)
-    if not kernels.read_rows(reader.pages, row_registers, reader.scratch, run_scratch, rows, rule_ends):
+    if not read_rows(reader.pages, row_registers, reader.scratch, run_scratch, rows, rule_ends):
         raise _inconsistent_error()
-    keys = reader.texts(kernels.KEYS, lengths, None)
+    keys = reader.texts(row_kinds.KEYS, lengths, None)
     retained = _retained(reader, event_key, events.reshape(shape.event_width, -1), has_values.tolist(), shape)
     reader.end()
     return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, retained)
@@ -236,7 +239,7 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> K
 
 def runs_count(pages: Sequence[bytes]) -> int:
     """Count the runs in these pages. Raises: StateCorruptError."""
-    return int(_Reader(pages).pages.bounds[kernels.RUNS, -1]) if pages else 0
+    return int(_Reader(pages).pages.bounds[row_kinds.RUNS, -1]) if pages else 0
 
 
 def _retained(
@@ -245,13 +248,13 @@ def _retained(
     """Build events from the rows of `table`: key in its page (`event_key`: among all), type, time, a row of values for
     each field, lengths of ids, a row of null flags for each field. `has_values` has for each row if it is not all 0."""
     count = len(shape.events)
-    event_id = reader.texts(kernels.EVENTS, table[_EVENT_FIXED + count], None)
+    event_id = reader.texts(row_kinds.EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}
     for field_number, (name, code) in enumerate(shape.events):
         field_values, flags_row = table[_EVENT_FIXED + field_number], _EVENT_FIXED + count + 1 + field_number
         nulls = table[flags_row].astype(bool) if has_values[flags_row] else None  # 0: no null
         if code == "t":  # text: the values are lengths
-            columns[name] = reader.texts(kernels.EVENTS, field_values, nulls)
+            columns[name] = reader.texts(row_kinds.EVENTS, field_values, nulls)
         elif code == "b":  # bool
             columns[name] = pa.array(field_values.astype(bool), mask=nulls)
         else:
@@ -267,9 +270,9 @@ class _Reader:
 
     def __init__(self, pages: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, pages), np.int64, len(pages))
-        ends, bounds = np.cumsum(sizes), np.zeros((kernels.COUNTS, len(pages) + 1), np.int64)
+        ends, bounds = np.cumsum(sizes), np.zeros((row_kinds.COUNTS, len(pages) + 1), np.int64)
         self.pages = PageBytes(np.frombuffer(b"".join(pages), np.uint8), ends, ends - sizes + _HEAD.size, bounds)
-        most = kernels.read_bounds(self.pages, np.empty(1, np.int64))
+        most = read_bounds(self.pages, np.empty(1, np.int64))
         if most < 0:
             raise _inconsistent_error()
         self.scratch = np.empty(most, np.int64)
@@ -280,7 +283,7 @@ class _Reader:
         if not 0 <= size <= len(self.pages.data):
             raise _inconsistent_error()
         offsets, content = np.empty(len(lengths) + 1, np.int64), np.empty(size, np.uint8)
-        if not kernels.read_texts(self.pages, row_kind, lengths, offsets, content):
+        if not read_texts(self.pages, row_kind, lengths, offsets, content):
             raise _inconsistent_error()
         valid = None if nulls is None else pa.array(~nulls).buffers()[1]
         return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content), valid)

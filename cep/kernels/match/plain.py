@@ -460,9 +460,7 @@ def advance_plain(
             offered = events
             if shared_at < shared_end:
                 row = shared.rows[shared_at]
-                offered = Events(
-                    events.columns, events.nulls, shared.bits, row - shared.columns[shared_at], events.weights
-                )
+                offered = Events(columns, events.nulls, shared.bits, row - shared.columns[shared_at], events.weights)
                 shared_at += 1
                 time = columns[y.COLUMN_TIME, row]
                 if time + within <= due_ms:

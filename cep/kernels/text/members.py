@@ -22,8 +22,8 @@ from cep.kernels.records import Layers, MemberSet
 from cep.kernels.text.texts import copy_bytes
 
 NETWORK_BYTES = 18
-_FEW = 8  # keys of a bucket: up to this number they are compared one by one
-_SCRATCH, _HEXTETS, _OCTETS = 48, 16, 30  # the address from 0 on, parts of an IPv6 address, octets of its last part
+_FEW = 8  # keys of a bucket: up to this number they are compared one by one.
+_SCRATCH, _HEXTETS, _OCTETS = 48, 16, 30  # the address from 0 on, parts of an IPv6 address, octets of its last part.
 _EMPTY, _INVALID = -1, -2  # instead of the value of a part
 _TOO_LONG = 10_000  # for the length of a prefix that is not a number, or has too many digits
 _ZERO, _NINE, _POINT, _COLON, _SLASH, _PERCENT = (ord(mark) for mark in "09.:/%")

@@ -112,8 +112,8 @@ class Changelog:
         self._pending: dict[bytes, bytes | None] = {}  # changes for the next delivery; None: the entry is gone
         self.pending_bytes = 0
         self._pending_commits: list[int] = []  # commits whose changes are pending
-        self._delivered_commits: list[int] = []  # sent; the next commit drops their lists of changes
-        self._has_identity = False  # True once the store has the names of the topic and of the job
+        self._delivered_commits: list[int] = []  # sent; the next commit drops their lists of changes.
+        self._has_identity = False  # True once the store has the names of the topic and of the job.
         self._sent_lists: dict[str, int] = {}  # name of a list → number of its parts in the topic
         self._parts_counts: dict[bytes, int] = {}  # store key → parts, of large entries that the topic has in parts
 

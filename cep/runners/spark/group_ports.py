@@ -60,14 +60,14 @@ class GroupProgress:
 
     rulebook: str = ""  # its digest; empty before the first micro-batch
     watermark_ms: int = TIME_MS_MIN
-    times: PartitionTimes = field(default_factory=dict)  # how far each partition of the source was read
-    deadlines: dict[int, int] = field(default_factory=dict)  # page id → when the first of its runs expires
+    times: PartitionTimes = field(default_factory=dict)  # how far each partition of the source was read.
+    deadlines: dict[int, int] = field(default_factory=dict)  # page id → when the first of its runs expires.
     waiting_ms: int | None = None  # the earliest event that waits for the watermark
-    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → time buckets with stored ids of earlier events
-    expiry_ms: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories have expired
+    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → time buckets with stored ids of earlier events.
+    expiry_ms: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories have expired.
     since_ms: int = TIME_MS_MAX  # of the first event
-    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, if known
-    heartbeat_ms: int = TIME_MS_MIN  # of a heartbeat (control record with a time) that does not move the watermark yet
+    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, if known.
+    heartbeat_ms: int = TIME_MS_MIN  # of a heartbeat (control record with a time) that does not move the watermark yet.
     last_event: LastEvent | None = None  # the last matched one in the watermark's millisecond
     gap_ms: int = TIME_MS_MIN  # events from before may be missing
 

@@ -51,8 +51,8 @@ class TopicSource:
         self._has_more_after: dict[int, bool] = {}  # True if records exist after the ending
         self._finished: set[int] = set()  # the partitions that were read to their ending
         self._next: dict[int, int] = {}  # the offset that is read next
-        self._ids: dict[str, str] = {}  # of the topic, by its name; empty for brokers that give none
-        self._is_at_end: dict[int, bool] = {}  # True if the client has reported the end of the partition
+        self._ids: dict[str, str] = {}  # of the topic, by its name; empty for brokers that give none.
+        self._is_at_end: dict[int, bool] = {}  # True if the client has reported the end of the partition.
         self._last_search_s = 0.0  # when new partitions were last searched for
         self._paused: set[int] = set()  # the partitions that `hold` has paused
         self._last_ends: dict[int, int] = {}  # the end offset at the last query
