@@ -99,7 +99,7 @@ class Draft:
 
 
 def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRITTEN) -> Draft:
-    """Draft the declaration of an event type `name` that fits a frame or files. `form` has signs of CSV files (`;`).
+    """Draft the declaration of an event type `name` that fits a frame or files. `form` tells how CSV files are written.
 
     If times are numbers that count from an unknown moment, the draft's `time_base` is a guess of that moment.
 

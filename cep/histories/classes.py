@@ -111,8 +111,8 @@ def class_codes(keys: HashedTexts, key: Int32, columns: Sequence[pa.Array]) -> U
 
 def _hashes(values: pa.Array) -> UInt64:
     if values.type != TEXT:
-        key_numbers = np.ascontiguousarray(slot_values(values))
-        hashes = np.empty(len(key_numbers), np.uint64)
-        keyed_number_hashes(read_only(key_numbers), table_key(), hashes)
+        numbers = np.ascontiguousarray(slot_values(values))
+        hashes = np.empty(len(numbers), np.uint64)
+        keyed_number_hashes(read_only(numbers), table_key(), hashes)
         return hashes
     return hashed_texts(values).hashes

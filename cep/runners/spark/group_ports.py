@@ -33,7 +33,7 @@ from cep.engine.migrate import migrate_state
 from cep.histories.store import Block, Histories, StoredSegment
 from cep.kernels.groups import NEW
 from cep.nfa.program import Program
-from cep.runners.handover.group_entries import PAGE_BITS
+from cep.runners.handover.group_entries import PAGE_BITS, page_id
 from cep.runners.spark.group_parts import GroupParts, Part
 from cep.state import past
 from cep.step import duplicates
@@ -122,7 +122,7 @@ class DomainPages:
 
     def __init__(self, job: Job, number: int, progress: GroupProgress, stored: GroupParts) -> None:
         self._job = job
-        self._base = number << PAGE_BITS
+        self._base = page_id(number, 0)
         self._deadlines = progress.deadlines
         self._digests = progress.digests
         self._pages = stored.pages
@@ -200,7 +200,7 @@ class _Pasts:
         self, number: int, expiry_ms: dict[int, int], stored: GroupParts, slots: Callable[[pa.Array], NDArray[np.int64]]
     ) -> None:
         self.slots = slots
-        self._base = number << PAGE_BITS
+        self._base = page_id(number, 0)
         self._expiry_ms = expiry_ms
         self._heads, self._segments = stored.past, stored.segments
         self._there: dict[int, dict[int, str]] = {}  # of the pages of this call: number → digest
