@@ -122,7 +122,8 @@ def is_divisible(pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis]) -> 
     """Return True if a match exists under a setting exactly if each threshold by itself lets it through. This holds if
     a match binds one event, or if each combination of events is a match. `bound` has the constants in place."""
     thresholds = {axis.name for axis in axes if axis.is_threshold}
-    together = [_names(part) & thresholds for variable in pattern.variables for part in parts_of(variable.where)]
+    parts = [part for variable in pattern.variables for part in parts_of(variable.where)]
+    together = [thresholds & {node.name for node in nodes(part) if isinstance(node, Param)} for part in parts]
     return all(len(names) <= 1 for names in together) and _binds_freely(bound)
 
 
@@ -141,10 +142,6 @@ def _binds_freely(pattern: PatternIR) -> bool:
         return True
     later = [wait for position in positions[1:] for wait in position.waits]
     return pattern.skip.kind is SkipKind.NONE and all(wait.link is Link.FOLLOWED_BY_ANY for wait in later)
-
-
-def _names(tree: object) -> set[str]:
-    return {node.name for node in nodes(tree) if isinstance(node, Param)}
 
 
 def _direction(pattern: PatternIR, name: str) -> int:

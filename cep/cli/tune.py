@@ -125,7 +125,8 @@ def _print_tried(tuned: Tuned, console: Console) -> None:
     """Print the settings, the best on train first, and the present one."""
     columns = tuned.tried
     names = [name for name in columns if name in tuned.present]
-    order = sorted(range(tuned.settings_count), key=lambda row: _rank(columns["train_value"][row]), reverse=True)
+    ranks = [float("-inf") if value is None else value for value in columns["train_value"]]
+    order = sorted(range(tuned.settings_count), key=ranks.__getitem__, reverse=True)
     (unchanged,) = (row for row in order if all(columns[name][row] == tuned.present[name] for name in names))
     shown = order[:_SHOWN] if unchanged in order[:_SHOWN] else [*order[: _SHOWN - 1], unchanged]
     table = new_table(("",), (*names, "train: alerts", "aim", "validation: alerts", "aim"), no_wrap=True)
@@ -138,10 +139,6 @@ def _print_tried(tuned: Tuned, console: Console) -> None:
     print_whole(table, console)
     if len(order) > len(shown):
         console.print(f"and {len(order) - len(shown):,} others, which --json has", markup=False)
-
-
-def _rank(value: float | None) -> float:
-    return float("-inf") if value is None else value
 
 
 def _value(value: float | None) -> str:

@@ -159,9 +159,7 @@ def slot_values(array: pa.Array) -> NDArray[np.int64]:
 
 def _words(data: pa.Buffer | None, first: int, count: int) -> NDArray[np.int64]:
     """Return words of 64 bits of a buffer, without a copy, read-only. An empty array may lack a buffer."""
-    words = np.frombuffer(data, np.int64, count, first * 8) if data else np.zeros(count, np.int64)
-    words.setflags(write=False)
-    return words
+    return _locked(np.frombuffer(data, np.int64, count, first * 8) if data else np.zeros(count, np.int64))
 
 
 def null_flags(array: pa.Array) -> NDArray[np.uint8]:
@@ -195,8 +193,7 @@ def numbers(values: NDArray[Any], type_: pa.DataType, mask: NDArray[np.bool_] | 
 def text_buffers(array: pa.Array) -> Texts:
     """Offsets int64[N + 1] and UTF-8 bytes of a large_string array, without a copy, read-only."""
     _, offsets, data = array.buffers()  # once: each call makes three objects
-    content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    content.setflags(write=False)
+    content = _locked(np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8))
     return Texts(_words(offsets, array.offset, len(array) + 1), content)
 
 
@@ -213,9 +210,12 @@ def are_short(texts: pa.Array, bytes_max: int) -> bool:
 
 def read_only(array: NDArray[N]) -> NDArray[N]:
     """Return a view that cannot be written to. A kernel is compiled once for writable arrays and once for others."""
-    view = array.view()
-    view.setflags(write=False)
-    return view
+    return _locked(array.view())
+
+
+def _locked(array: NDArray[N]) -> NDArray[N]:
+    array.setflags(False)  # type: ignore[call-arg]  # not to be written to; by position, which is twice as quick
+    return array
 
 
 FORMAT_VERSION = 2

@@ -27,12 +27,12 @@ from cep.kernels.layout import Int64
 _SIX_BITS = np.full(256, -1, np.int64)
 _SIX_BITS[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")] = np.arange(64)
 _CHARACTERS_MAX = 11  # of the 8 bytes of a whole number
+_BYTES = {pa.binary().id, pa.large_binary().id, pa.binary(1).id, pa.binary_view().id}
 
 
 def is_bytes(type_: pa.DataType) -> bool:
     """Return True for a column of bytes of any layout."""
-    is_plain = pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
-    return bool(is_plain or pa.types.is_binary_view(type_))
+    return type_.id in _BYTES
 
 
 def whole_numbers(source: pa.Array) -> pa.Array:
@@ -339,16 +339,22 @@ def _exact_doubles(source: pa.Array) -> pa.Array:
 
 def _time(source: pa.Array, _type: Type, written: Written = AS_IT_IS) -> pa.Array:
     """Return milliseconds: the microseconds of the reader, cut towards the past."""
-    return _milliseconds(_time_us(source, written))
+    return _milliseconds(_time_us(source, written)) if whole_ms(source, written) is None else source
+
+
+def whole_ms(source: pa.Array, written: Written | None = None) -> Int64 | None:
+    """Return the values of a column that is written in whole ms: int64[N], all in the range of event times. None for a
+    column that must be converted, because it has another form, nulls or times outside the range."""
+    is_ms = written is None or not (written.unit not in ("", "ms") or written.base or written.form)
+    if not is_ms or source.type != pa.int64() or source.null_count or not len(source):
+        return None
+    ms = slot_values(source)
+    is_inside = np.minimum.reduce(ms) >= EVENT_TIME_MS_MIN and np.maximum.reduce(ms) <= EVENT_TIME_MS_MAX
+    return ms if is_inside else None
 
 
 def _time_us(source: pa.Array, written: Written) -> pa.Array:
-    """Convert times to microseconds since 1970, null outside the range of event times. Whole ms take a short path."""
-    is_ms = written.unit in ("", "ms") and not written.base and not written.form
-    if source.type == pa.int64() and not source.null_count and is_ms:
-        ms = slot_values(source)
-        if len(ms) and np.minimum.reduce(ms) >= EVENT_TIME_MS_MIN and np.maximum.reduce(ms) <= EVENT_TIME_MS_MAX:
-            return pa.Array.from_buffers(pa.int64(), len(ms), [None, pa.py_buffer(ms * US_PER_MS)])
+    """Convert times to microseconds since 1970, null outside the range of event times."""
     numbers = moments_since(source, written.base, written.unit) if written.base else source
     times = times_us(numbers, written.unit, written.form, written.zone)
     if (written.form or written.base) and _is_text(source.type) and times.null_count > source.null_count:
@@ -439,12 +445,12 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     """Convert numbers and texts to whole units of a decimal's scale (cents for two digits), null for values with more
     digits. Digits are rounded away only as the noise of a double, such as 24.150000000000002: in a column of floats, of
     WIDE_DECIMAL (JSON numbers) or of texts."""
+    if pa.types.is_decimal64(source.type) and source.type.scale == type_.scale:
+        return source.view(pa.int64())
     if pa.types.is_temporal(source.type):
         return pa.nulls(len(source), pa.int64())
     if pa.types.is_floating(source.type):
         return _decimal_from_float(source, type_.scale)
-    if pa.types.is_decimal64(source.type) and source.type.scale == type_.scale:
-        return source.view(pa.int64())
     if pa.types.is_decimal128(source.type) and source.type.scale == type_.scale:
         return _units(source)
     target = pa.decimal128(min(19 + type_.scale, 38), type_.scale)  # an int64 has up to 19 digits

@@ -40,7 +40,7 @@ from cep.columnar.batch import (
     text_buffers,
     text_offsets,
 )
-from cep.columnar.convert import US_PER_MS, convert, convert_us, in_currencies
+from cep.columnar.convert import US_PER_MS, convert, convert_us, in_currencies, whole_ms
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.order import order_table, with_partitions
 from cep.columnar.parse_json import columns_of, parse_json, text_of
@@ -99,8 +99,6 @@ class Decoded:
     def between(self, begins_ms: int, ends_ms: int) -> Decoded:
         """Take the events whose time is in [begins_ms, ends_ms), and all records that were set aside."""
         events = self._rows(np.flatnonzero((self.time_ms >= begins_ms) & (self.time_ms < ends_ms)))
-        if not self.poison:
-            return events
         return replace(events, poison=tuple(p for p in self.poison if p.is_between(begins_ms, ends_ms)))
 
     @property
@@ -158,9 +156,11 @@ def json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventR
 
 def in_row_order(schema: Schema, parts: Sequence[EventRows]) -> EventRows:
     """Join events in the order of the rows of their records. Events of one row stay in the order of the parts."""
+    if len(parts) == 1:
+        return parts[0]
     merged = concat_decoded(schema, [part for part, _ in parts])
     rows = np.concatenate([np.empty(0, np.int64), *(part_rows for _, part_rows in parts)])
-    if len(parts) < 2 or (rows[1:] >= rows[:-1]).all():
+    if (rows[1:] >= rows[:-1]).all():
         return merged, rows
     by_row = np.argsort(rows, kind="stable")
     return merged.take(by_row), rows[by_row]
@@ -257,7 +257,8 @@ def _decode(
             schema, source_columns, lambda name, *bad: verdict.reject(uses[name], event_type, *bad)
         )
     columns: dict[str, pa.Array] = {}
-    times_us = np.zeros(rows, np.int64)
+    times: Int64 = np.zeros(rows, np.int64)
+    us: Int64 | None = None  # of each event, in its millisecond; None: all are 0
     skipped: list[int] = []
     declared: NDArray[np.int64] | None = None
     ids: pa.Array | pa.Scalar = _NO_ID
@@ -265,6 +266,9 @@ def _decode(
         name = use.name
         written = None if mapping.is_plain else mapping.written(name, use.type.kind)
         source = source_columns[name] if name in source_columns else pa.nulls(rows)
+        if use.is_time and use.is_everywhere and (ms := whole_ms(source, written)) is not None:
+            times = ms
+            continue
         if use.is_time:
             with counting_skipped() as skipped:
                 converted = convert_us(source, written)
@@ -285,7 +289,7 @@ def _decode(
         if use.type.is_text:
             values = _without_long(use, values, event_type, verdict)
         if use.is_time:
-            times_us = slot_values(values)
+            times, us = np.divmod(slot_values(values), US_PER_MS)
             continue
         if any(use.is_order):
             declared = _declared(use, values, event_type, declared)
@@ -296,8 +300,7 @@ def _decode(
             ids = values
         elif use.may_be_id:
             ids = pc.if_else(_is_id(use, event_type), values, ids)
-    times = times_us // US_PER_MS
-    order = order_table(times_us - times * US_PER_MS, declared, mapping.view, mapping.position, rows)
+    order = order_table(us, declared, mapping.view, mapping.position, rows)
     decoded = Decoded(ids, event_type, times, columns, verdict.poison(show, times, ids), order, sum(skipped))
     if verdict.bad is None:
         return decoded, places
@@ -397,7 +400,7 @@ class _Verdict:
 
     def reject_strays(self, schema: Schema, event_type: NDArray[np.int16], strays: Strays) -> None:
         """Reject values that no column can hold."""
-        uses = {use.name: use for use in schema.column_uses}
+        uses = {use.name: use for use in schema.column_uses} if strays else {}
         for name, texts in strays.items():
             rows = np.zeros(len(event_type), bool)
             rows[list(texts)] = True
@@ -507,6 +510,7 @@ def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
 
 
 KEY_SEPARATOR = "\x1f"
+_SEPARATOR = pa.scalar(KEY_SEPARATOR, TEXT)
 _ESCAPE = "\x1e"
 KeyDomain = tuple[str, ...]
 
@@ -514,8 +518,7 @@ KeyDomain = tuple[str, ...]
 def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[EventBatch, int]:
     """Return the events with a key in this domain, and the number of events without one."""
     parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
-    separator = pa.scalar(KEY_SEPARATOR, TEXT)
-    key = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*map(_escaped, parts), separator)
+    key = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*map(_escaped, parts), _SEPARATOR)
     batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns, decoded.order)
     if key.null_count == 0:
         return batch, 0

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.columnar.batch import (
+    NO_TEXTS,
     NO_VALUE,
     ORDER_COLUMNS,
     ORDER_FIELD,
@@ -37,6 +38,7 @@ from cep.kernels.layout import Int32, Int64
 from cep.kernels.records import Arrivals
 
 _NO_ORDER = np.empty((0, ORDER_COLUMNS), np.int64)
+_NO_IDS = text_buffers(NO_TEXTS)
 
 
 def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: int, count: int) -> Int64 | None:
@@ -63,7 +65,7 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
 
 def with_partitions(order: Int64 | None, partitions: int | Int64, count: int) -> Int64 | None:
     """Add the partitions of source events, one or int64[N], to their order table. No table means partition 0."""
-    if not np.any(partitions):
+    if not (partitions if isinstance(partitions, int) else partitions.any()):
         return order
     table = no_order(count) if order is None else order.copy()
     table[:, ORDER_ORIGIN] += np.asarray(partitions, np.int64) << PARTITION_SHIFT
@@ -97,7 +99,8 @@ def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
     is_sorted = np.count_nonzero(time[1:] < time[:-1]) == 0
     by_time = np.arange(len(batch)) if is_sorted else np.argsort(time, kind="stable")
     order = _NO_ORDER if batch.order is None else np.ascontiguousarray(batch.order)
-    new = Arrivals(key, read_only(time), read_only(order), *text_buffers(batch.event_id))
+    ids = _NO_IDS if batch.order is None else text_buffers(batch.event_id)  # only with an order table they decide
+    new = Arrivals(key, read_only(time), read_only(order), *ids)
     arrange_events(by_time, new, keys_count, ordered)
     return ordered
 

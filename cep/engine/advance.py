@@ -149,7 +149,8 @@ def advance_within(
     if matches is None:
         return prepared.batch_rows
     of_rules = outputs.runs.counters
-    counters = Counter(dict(zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)))
+    counts = zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)
+    counters = Counter({name: count for name, count in counts if count})
     evicted = _noted_evictions(outputs)
     live = _live_runs(program, outputs, deferred, watermark_ms, counters, evicted)
     next_state = empty_state(program) if is_end else _next_state(program, migrated, batch, prepared, live)

@@ -105,9 +105,9 @@ def cut(array: np.ndarray, count: int) -> np.ndarray:
 
 def count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[str]) -> None:
     """Add counts to a counter of each rule and version. Shape: counts int64[R]."""
-    for number in np.flatnonzero(counts).tolist():
+    for number in counts.nonzero()[0].tolist():
         deployed = program.rules[number].deployed
-        counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += int(counts[number])
+        counters[f"{name}[{deployed.rule_id}@{deployed.version}]"] += counts.item(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,10 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
 
     A condition or a history (aggregate of past events) counts for each of its rules, so the sum may exceed the total.
     """
-    total = int(overflows.instructions.sum() + overflows.entries.sum() + of_runs.sum()) + sum(overflows.past.values())
-    if not total:  # almost always
+    arrays = overflows.instructions, overflows.entries, of_runs
+    if not (any(map(np.count_nonzero, arrays)) or any(overflows.past.values())):  # almost always
         return
-    counters["arithmetic_overflows"] += total
+    counters["arithmetic_overflows"] += sum(int(each.sum()) for each in arrays) + sum(overflows.past.values())
     of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
     if overflows.instructions.any():  # in the code of conditions and of derived columns (expressions of one event)
         of_evaluated, of_derived = program.vector.sums_by_result(overflows.instructions)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import TIME_MS_MAX
-from cep.columnar.batch import TEXT, numbers, read_only, slots, text_buffers
+from cep.columnar.batch import TEXT, null_flags, numbers, read_only, slot_values, text_buffers
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, order_of
 from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
 from cep.kernels.pages import packed as row_kinds
@@ -168,11 +168,10 @@ def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]
     for column_number, ends in zip(shape.texts.tolist(), offsets, strict=True):
         np.subtract(ends[1:], ends[:-1], out=table[column_number])
     for column_number, (name, code) in enumerate(shape.events):
-        column, flags = events.columns[name], _EVENT_FIXED + count + 1 + column_number
-        if code == "t":
-            table[flags] = np.asarray(column.is_null()) if column.null_count else 0
-        else:
-            table[_EVENT_FIXED + column_number], table[flags] = slots(column)
+        column = events.columns[name]
+        table[_EVENT_FIXED + count + 1 + column_number] = null_flags(column) if column.null_count else 0
+        if code != "t":
+            table[_EVENT_FIXED + column_number] = slot_values(column)
     return table
 
 

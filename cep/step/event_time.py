@@ -97,7 +97,7 @@ class PartitionTime(NamedTuple):
         """Add new records. A single one may have a wrong time: it stays unconfirmed until enough records reach it."""
         joined_time = self.joined(read, active_ms)
         last_ms, support = self.last_ms, joined_time.support  # support: parts of records (count, earliest time)
-        if sum(count for count, _ in support) >= limits.SUPPORT_RECORDS_MIN:
+        if support and sum(count for count, _ in support) >= limits.SUPPORT_RECORDS_MIN:
             last_ms, support = max(last_ms, _reached_by_share(support)), ()  # judged; new records start a new count
         unconfirmed_ms = max(joined_time.unconfirmed_ms, read.last_ms)
         return joined_time._replace(

@@ -43,7 +43,7 @@ from cep.nfa.histories import HistoryPlan
 from cep.nfa.program import Program
 from cep.step.dead_letters import count_once, split_late
 from cep.step.duplicates import drop_duplicates
-from cep.step.job import ARRIVAL, Job, add_counts
+from cep.step.job import ARRIVAL, Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.ports import ArrivalPorts, DomainPages, DomainPasts, Events, LevelPorts, Portion
 
@@ -56,9 +56,7 @@ def match_pages(
     """
     plan = program.histories
     history_slots = np.unique(pages.pasts.slots(batch.key)).tolist() if plan is not None and len(batch) else []
-    over_ms = (
-        watermark_ms if plan is not None else TIME_MS_MAX
-    )  # without a rule that looks back, all histories are over
+    over_ms = TIME_MS_MAX if plan is None else watermark_ms  # without a rule that looks back, all histories are over
     for slot in sorted(set(pages.pasts.expired(over_ms)).difference(history_slots)):
         pages.pasts.remove(slot)
     slots = pages.touched(batch.key, watermark_ms)
@@ -75,21 +73,17 @@ def match_pages(
         output.counters["runs_orphaned"] += orphans
     if len(state_after) != runs_before:
         output.counters["runs"] += len(state_after) - runs_before
-    add_counts(output.counters, open_runs(program, state_after, state_before))
+    changes = _open_runs(program, state_after) - _open_runs(program, state_before)
+    count_by_rule(program, "rule_runs", changes, output.counters)
     pages.put(slots, state_after, program)
     if plan is not None and history_slots:
         _put_back(pages.pasts, history_slots, state_after.histories, plan, watermark_ms)
 
 
-def open_runs(program: Program, after: KeyedState, before: KeyedState | None = None) -> Counter[str]:
-    """Count by rule how many more runs are open than before. Those in a first step that rules share belong to none."""
+def _open_runs(program: Program, keyed_state: KeyedState) -> Int64:
+    """Count the open runs by rule: int64[R]. Those in a first step that rules share belong to none."""
     count = len(program.rules)
-    changes = np.bincount(after.run_rule, minlength=count)[:count]
-    if before is not None:
-        changes = changes - np.bincount(before.run_rule, minlength=count)[:count]
-    counters: Counter[str] = Counter()
-    count_by_rule(program, "rule_runs", changes, counters)
-    return counters
+    return np.bincount(keyed_state.run_rule, minlength=count)[:count]
 
 
 def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -> Counter[str]:
@@ -100,7 +94,9 @@ def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -
     reached = np.unique(pages.pasts.slots(keys_with_past(keyed_state.histories))).tolist()
     if program.histories is not None and reached:
         _put_back(pages.pasts, reached, keyed_state.histories, program.histories, TIME_MS_MIN)
-    return open_runs(program, keyed_state) + Counter(runs=len(keyed_state))
+    counters = Counter(runs=len(keyed_state))
+    count_by_rule(program, "rule_runs", _open_runs(program, keyed_state), counters)
+    return counters
 
 
 def _put_back(pasts: DomainPasts, slots: list[int], after: Histories, plan: HistoryPlan, watermark_ms: int) -> None:
@@ -144,31 +140,33 @@ class LastEvent(NamedTuple):
         return LastEvent(int(us), int(declared))
 
 
+_FIRST_PLACE = LastEvent(0, NO_VALUE)  # no event is before it: the place of all events without an order table
+
+
 def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastEvent | None) -> LastEvent | None:
     """Return the last event of the watermark's millisecond, among these events and the `earlier` one."""
     last = earlier
     for batch in events:
-        us, declared = _places(batch, (batch.time_ms == watermark_ms).nonzero()[0])
-        if len(us):
+        rows = (batch.time_ms == watermark_ms).nonzero()[0]
+        if not len(rows):
+            continue
+        place = _FIRST_PLACE
+        if batch.order is not None:
+            us, declared = batch.order[rows, ORDER_US], batch.order[rows, ORDER_FIELD]
             us_max = int(us.max())
             place = LastEvent(us_max, int(declared[us == us_max].max()))
-            last = place if last is None else max(last, place)
+        last = place if last is None else max(last, place)
     return last
 
 
 def out_of_order(batch: EventBatch, before_ms: int, last: LastEvent) -> Int64:
     """Return the rows of the batch at the time `before_ms` that precede the last event in the order: int64[T]."""
-    rows: Int64 = (batch.time_ms == before_ms).nonzero()[0]
-    us, declared = _places(batch, rows)
+    rows: Int64 = (batch.time_ms == before_ms).nonzero()[0] if last > _FIRST_PLACE else np.empty(0, np.int64)
+    if batch.order is None or not len(rows):
+        return rows
+    us, declared = batch.order[rows, ORDER_US], batch.order[rows, ORDER_FIELD]
     is_before: NDArray[np.bool_] = (us < last.us) | ((us == last.us) & (declared < last.declared))
     return rows[is_before]
-
-
-def _places(batch: EventBatch, rows: Int64) -> tuple[Int64, Int64]:
-    """Return the microseconds and the declared fields of some events: int64[N] each."""
-    if batch.order is None:
-        return np.zeros(len(rows), np.int64), np.full(len(rows), NO_VALUE, np.int64)
-    return batch.order[rows, ORDER_US], batch.order[rows, ORDER_FIELD]
 
 
 # Every level receives the source events; only the first one counts them.

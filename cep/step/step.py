@@ -122,7 +122,8 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
     if at_once and ports.levels.start == 0:
         last_event = last_event if progress.watermark_ms == before_ms else None
         batches = (batch for number in micro_batch.events for batch in micro_batch.events[number])
-        progress = replace(progress, last_event=last_matched(batches, progress.watermark_ms, last_event))
+        last_event = last_matched(batches, progress.watermark_ms, last_event)
+        progress = progress if last_event == progress.last_event else replace(progress, last_event=last_event)
     # 8 forget. Not before: events that waited may belong to a version that is over by now.
     if progress.rulebook.forget_ms <= progress.watermark_ms:
         after = forget_rules(rules, progress.rulebook, progress.watermark_ms)

@@ -15,7 +15,7 @@ from cep.columnar.redact import redact, shown_keys
 from cep.kernels.layout import Int64
 from cep.step.dead_letters import ahead_dead_letters, bounded_equals, dead_letter
 from cep.step.duplicates import ensure_digests
-from cep.step.job import Job
+from cep.step.job import Job, add_counts
 from cep.step.marks import Marks, keys_of_flawed, marks_of
 from cep.step.rejections import poison_counts
 
@@ -44,7 +44,7 @@ class ValidEvents:
 
 def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> ValidEvents:
     """Check decoded events, and assign each to its key in every key domain of the job. `now_ms` is the clock."""
-    counters = Counter({"records": decoded.records_count, "events": len(decoded)})
+    counters = Counter(records=decoded.records_count, events=len(decoded))
     if decoded.skipped_times:
         counters["times_skipped"] = decoded.skipped_times
     dead_letters: list[bytes] = []
@@ -69,6 +69,6 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
     for poison in decoded.poison:  # records with an unreadable part
         more = {"keys": shown_keys(job.schema, keys[poison.event_id, poison.time_ms])} if poison.bad_values else None
         dead_letters.append(dead_letter(redact(job.schema, poison), more))
-    counters.update(poison_counts(decoded.poison))
+    add_counts(counters, poison_counts(decoded.poison))
     letters = tuple(bounded_equals(dead_letters, counters))  # few of equal ones
     return ValidEvents(tuple(batches), letters, counters, decoded.time_ms, marks_of(keys))

@@ -26,8 +26,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.api.frames import Naming, events_table, open_frame
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import EventType, Field, Kind, Schema, Type
-from cep.columnar.convert import WIDE_DECIMAL, Written, convert
+from cep.columnar.convert import WIDE_DECIMAL, Written, convert, whole_ms
 from cep.columnar.decode import decode_json, decode_table, in_row_order
 from cep.columnar.mapping import FieldMapping, mapping_of
 from cep.sources.files import read_key
@@ -47,6 +48,21 @@ class Found(NamedTuple):
     nulls: np.ndarray
     bad: np.ndarray
     reason: str
+
+
+TIMES_MS = st.one_of(st.integers(EVENT_TIME_MS_MIN, EVENT_TIME_MS_MAX), INT64)
+
+
+@given(st.lists(TIMES_MS, min_size=1), st.integers(0, 3))
+def test_a_column_of_whole_milliseconds_is_read_as_its_values_are_with_a_null_among_them(
+    values: list[int], first: int
+) -> None:
+    column = pa.array(values, pa.int64())[min(first, len(values) - 1) :]
+    converted = convert(pa.concat_arrays([column, pa.nulls(1, pa.int64())]), Type(Kind.TIME)).values[:-1].to_pylist()
+    assert convert(column, Type(Kind.TIME)).values.to_pylist() == converted
+    fast = whole_ms(column)
+    assert (fast is None) == (None in converted)
+    assert fast is None or fast.tolist() == converted
 
 
 def given_as(values: list[Any], arrow: pa.DataType | None, type_: Type) -> Found:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError, StateFormatError
+from cep.base.schema import field_values
 from cep.engine.alerts import NO_ALERTS, sorted_together
 from cep.runners.embedded.engine import Stepped
 from cep.runners.output import decode_alerts, encode_alerts
@@ -71,7 +72,7 @@ class Head:
         """Add the head to a write batch."""
         body = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         body["groups"] = [self.groups.start, self.groups.stop]
-        body["lanes"] = {name: astuple(position) for name, position in self.lanes.items()}
+        body["lanes"] = {name: field_values(position) for name, position in self.lanes.items()}
         batch.put(HEAD, orjson.dumps({"format": FORMAT, **body}))
 
 

@@ -163,7 +163,7 @@ class Share:
     def _save_histories(self, batch: WriteBatch) -> None:
         self._histories.save(batch)
         changed = self._expiry_ms != self._saved_expiry_ms
-        if not changed.any():
+        if not np.count_nonzero(changed):
             return
         for index in np.flatnonzero(changed.any(axis=(0, 2))).tolist():
             value = self._expiry_ms[:, index, :].astype("<i8").tobytes()

@@ -147,7 +147,8 @@ def decode_chunks(
         whole = decode(schema, values)
         if len(whole) == len(values) and not mapping.has_views:
             counts = [len(chunk) for chunk in value_chunks]
-            decoded.parts.append(in_partition(whole, np.repeat([chunk.partition for chunk in value_chunks], counts)))
+            partitions = [chunk.partition for chunk in value_chunks]
+            decoded.parts.append(in_partition(whole, np.repeat(partitions, counts) if any(partitions) else 0))
             ends = [0, *accumulate(counts)]
             _add_times(decoded, value_chunks, [whole.time_ms[start:end] for start, end in pairwise(ends)])
         else:
