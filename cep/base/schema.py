@@ -176,12 +176,12 @@ class EventType:
 
 # A derived event's statements about the completeness of the past, as in an alert, and its source events
 # (engine/alerts.py): columns that no pattern can name.
-MADE_FROM, MADE_FLAGS, MADE_OF = "history from", "history told", "made of"
-FLAG_CUT, FLAG_FOLDED = 1, 2  # together in MADE_FLAGS
-OF_DERIVED = {
-    MADE_FROM: Type(Kind.TIME, nullable=True),
-    MADE_FLAGS: Type(Kind.INT, nullable=True),
-    MADE_OF: Type(Kind.STRING, nullable=True),
+DERIVED_COMPLETE_FROM, DERIVED_FLAGS, DERIVED_ORIGINS = "history from", "history told", "made of"
+FLAG_CUT, FLAG_FOLDED = 1, 2  # together in DERIVED_FLAGS
+DERIVED_COLUMNS = {
+    DERIVED_COMPLETE_FROM: Type(Kind.TIME, nullable=True),
+    DERIVED_FLAGS: Type(Kind.INT, nullable=True),
+    DERIVED_ORIGINS: Type(Kind.STRING, nullable=True),
 }
 
 
@@ -247,7 +247,7 @@ class Schema:
 
     @cached_property
     def _columns(self) -> dict[str, Type]:
-        columns = dict(OF_DERIVED) if any(e.derived for e in self.event_types) else {}
+        columns = dict(DERIVED_COLUMNS) if any(e.derived for e in self.event_types) else {}
         for event_type in self.event_types:
             for field in event_type.fields:
                 earlier = columns.get(field.name)

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import BINDINGS_AT_ONCE_MAX, MATCHES_AT_ONCE_MAX, TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import FLAG_CUT, FLAG_FOLDED, MADE_FLAGS, MADE_FROM, MADE_OF
+from cep.base.schema import DERIVED_COMPLETE_FROM, DERIVED_FLAGS, DERIVED_ORIGINS, FLAG_CUT, FLAG_FOLDED
 from cep.columnar.batch import NO_TEXTS, EventBatch, column_of_slots, no_order, read_only
 from cep.columnar.texts import table_key, taken
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
@@ -282,7 +282,7 @@ def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offs
     derived, it also has the flags of the match that it was made of.
     """
     flags = np.zeros(len(offsets) - 1, np.int64)
-    column, derived_column = program.column(INCOMPLETE), program.column(MADE_FLAGS)  # -1: no such column
+    column, derived_column = program.column(INCOMPLETE), program.column(DERIVED_FLAGS)  # -1: no such column
     if derived_column >= 0 and len(rows):
         flags = np.bitwise_or.reduceat(prepared.columns[derived_column, rows], offsets[:-1])
     incomplete = np.flatnonzero(prepared.nulls[column, rows] == 0) if column >= 0 else np.empty(0, np.int64)
@@ -298,12 +298,12 @@ def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offs
 def _flags_of(rule: RuleProgram, incomplete: str) -> int:
     """Return a rule's flags for an event with these incomplete histories (columns.INCOMPLETE)."""
     names = incomplete.split(" ")
-    return FLAG_CUT * (not rule.cuts.isdisjoint(names)) | FLAG_FOLDED * (not rule.folds.isdisjoint(names))
+    return FLAG_CUT * (not rule.may_be_cut.isdisjoint(names)) | FLAG_FOLDED * (not rule.may_be_folded.isdisjoint(names))
 
 
 def _derived_from_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
     """Return for each match the latest time from which the past of its derived events is complete."""
-    column = program.column(MADE_FROM)
+    column = program.column(DERIVED_COMPLETE_FROM)
     if column < 0 or not len(rows):
         return np.full(len(offsets) - 1, TIME_MS_MIN, np.int64)
     times = np.where(prepared.nulls[column, rows] != 0, TIME_MS_MIN, prepared.columns[column, rows])
@@ -311,7 +311,7 @@ def _derived_from_ms(program: Program, prepared: PreparedEvents, offsets: Int64,
 
 
 def _origins(program: Program, prepared: PreparedEvents, rows: Int64) -> pa.Array | None:
-    column = program.column(MADE_OF)
+    column = program.column(DERIVED_ORIGINS)
     if column < 0:
         return None
     texts, nulls = prepared.columns[column, rows], prepared.nulls[column, rows]

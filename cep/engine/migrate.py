@@ -162,7 +162,7 @@ def _changed_registers(layout: Layout, program: Program) -> dict[int, Registers]
     programs = layout.fingerprint, program.fingerprint
     if programs in _CHANGES:
         return _CHANGES[programs]
-    slots = program.rules.slots
+    slots = program.rules.numbers_by_identity
     changes = {}
     for number, (identity, _, _) in enumerate(layout.rules):
         rule = program.rules[slots[identity]] if identity in slots else None
@@ -243,7 +243,7 @@ def _moves(before: Layout, program: Program) -> _Moves:
     cached = _MOVES.get(fingerprints)
     if cached is not None and (cached[0].rules is before.rules or cached[0].rules == before.rules):
         return cached[1]
-    slot_of = program.rules.slots
+    slot_of = program.rules.numbers_by_identity
     start_of = {
         (rule, prefix_length(identity)): slot
         for slot, (identity, _, _) in enumerate(program.places)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
-from cep.base.schema import FLAG_CUT, FLAG_FOLDED, MADE_FLAGS, MADE_FROM, MADE_OF
+from cep.base.schema import DERIVED_COMPLETE_FROM, DERIVED_FLAGS, DERIVED_ORIGINS, FLAG_CUT, FLAG_FOLDED
 from cep.columnar.batch import TEXT, arrow_type, data_columns, no_order
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.order import order_behind
@@ -33,8 +33,8 @@ def produced_events(
 ) -> Decoded | None:  # fmt: skip
     """Convert matches of live rules that produce events to events; None without such matches.
 
-    The alerts go into `alert_tables`. The origins of an event (column MADE_OF) are the source events of its match up
-    to a limit; `counters` counts dropped ones. A shadow rule produces nothing: it must not change live results.
+    The alerts go into `alert_tables`. An event has its origins in the column DERIVED_ORIGINS: the source events of its
+    match, up to a limit (`counters` counts dropped ones). A shadow rule produces nothing, so live results stay equal.
     """
     parts = []
     for number in matches.rules:
@@ -45,7 +45,7 @@ def produced_events(
         if len(rows):
             alerts = rule_alerts(rule, matches, rows, since_ms)
             events = _make_events(program, rule, alerts, matches, rows)
-            origins = {MADE_OF: _origins(rule, matches, rows, counters)}
+            origins = {DERIVED_ORIGINS: _origins(rule, matches, rows, counters)}
             parts.append(replace(events, columns={**events.columns, **origins}))
             if alert_tables is not None:
                 alert_tables.append(alerts)
@@ -77,7 +77,7 @@ def _make_events(program: Program, rule: RuleProgram, alerts: pa.Table, matches:
         alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
     )
     flags = np.asarray(cut) * FLAG_CUT + np.asarray(folded) * FLAG_FOLDED
-    columns |= {MADE_FROM: from_time, MADE_FLAGS: pa.array(flags, mask=flags == 0)}
+    columns |= {DERIVED_COMPLETE_FROM: from_time, DERIVED_FLAGS: pa.array(flags, mask=flags == 0)}
     code = np.full(len(rows), program.schema.code(event_type.name), np.int16)
     return Decoded(ids, code, times, columns, (), _order(matches, rows, times))
 

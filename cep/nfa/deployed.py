@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import OF_DERIVED, Schema
+from cep.base.schema import DERIVED_COLUMNS, Schema
 from cep.lang.ir import PatternIR
 
 RuleIdentity = tuple[str, int, str]
@@ -93,6 +93,6 @@ class DeployedRule:
 def fingerprint(rules: Iterable[DeployedRule], schema: Schema, shared: Iterable[RuleIdentity] = ()) -> str:
     """Return the digest that identifies stored runs: of the rules in order, the schema and the shared starts."""
     # If patterns produce events, the stored fields of these belong to the layout; an earlier build stored fewer.
-    derived = OF_DERIVED if any(event_type.derived for event_type in schema.event_types) else ()
+    derived = DERIVED_COLUMNS if any(event_type.derived for event_type in schema.event_types) else ()
     text = "\n".join([repr(schema), *derived, *(rule.mark for rule in rules), *map(repr, shared)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -87,8 +87,8 @@ class RuleFacts:
     measures: tuple[tuple[str, Type], ...]
     timeout_measures: tuple[tuple[str, Type], ...]
     repeats: bool  # a match may be found in more than one way
-    cuts: frozenset[str]  # histories by sub-key, which may lack values because the limit of sub-keys drops some
-    folds: frozenset[str]  # histories whose oldest events may be folded: merged into sums, because the key has many
+    may_be_cut: frozenset[str]  # histories by sub-key: they lack values if the key has more sub-keys than the limit
+    may_be_folded: frozenset[str]  # histories whose oldest events may be folded (merged into sums): the key has many
     windows: tuple[HistoryWindow | None, ...]  # of its histories; None is the whole past
 
 

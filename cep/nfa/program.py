@@ -56,7 +56,7 @@ class RulePrograms(Sequence[RuleProgram]):
         self._created: dict[int, RuleProgram] = {}
 
     @cached_property
-    def slots(self) -> dict[RuleIdentity, int]:
+    def numbers_by_identity(self) -> dict[RuleIdentity, int]:
         """The number of each rule by its identity, also by the one that builds before 0.3 have stored."""
         return {identity: slot for slot, rule in enumerate(self._rules) for identity in rule.identities}
 

@@ -15,7 +15,7 @@ from cep.base.limits import (
     WAITS_PER_STATE_MAX,
     WAYS_PER_EVENT_MAX,
 )
-from cep.base.schema import OF_DERIVED, Schema, Type
+from cep.base.schema import DERIVED_COLUMNS, Schema, Type
 from cep.kernels import layout as y
 from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, PatternIR, SkipKind, Unary, VarField
 from cep.lang.walk import histories
@@ -107,7 +107,7 @@ class RuleTables:
         """Write all positions, then the measures, then the actions (which need all registers)."""
         facts = self._facts(automaton)
         if any(e.derived for e in self.schema.event_types if e.name in self.pattern.event_types):
-            self.columns.retained.update(self.columns.number(name) for name in OF_DERIVED)
+            self.columns.retained.update(self.columns.number(name) for name in DERIVED_COLUMNS)
         for number, position in enumerate(automaton.positions):
             if len(position.waits) > WAITS_PER_STATE_MAX:
                 where = f"after `{position.variable}` there are" if position.variable else "to begin a match there are"

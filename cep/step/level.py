@@ -45,7 +45,7 @@ from cep.step.dead_letters import count_once, split_late
 from cep.step.duplicates import drop_duplicates
 from cep.step.job import ARRIVAL, Job
 from cep.step.match import MatchOutput, match_events
-from cep.step.ports import ArrivalPorts, DomainPages, DomainPasts, Events, LevelPorts, Portion
+from cep.step.ports import ArrivalPorts, DomainHistories, DomainPages, Events, LevelPorts, Portion
 
 
 def match_pages(
@@ -55,10 +55,10 @@ def match_pages(
     and write the pages back. Raises: StateError.
     """
     plan = program.histories
-    history_slots = np.unique(pages.pasts.slots(batch.key)).tolist() if plan is not None and len(batch) else []
-    over_ms = TIME_MS_MAX if plan is None else watermark_ms  # without a rule that looks back, all histories are over
-    for slot in sorted(set(pages.pasts.expired(over_ms)).difference(history_slots)):
-        pages.pasts.remove(slot)
+    history_slots = np.unique(pages.histories.slots(batch.key)).tolist() if plan is not None and len(batch) else []
+    expired_by_ms = TIME_MS_MAX if plan is None else watermark_ms  # no rule looks back: all histories have expired
+    for slot in sorted(set(pages.histories.expired(expired_by_ms)).difference(history_slots)):
+        pages.histories.remove(slot)
     slots = pages.touched(batch.key, watermark_ms)
     if not len(slots):
         return
@@ -66,8 +66,8 @@ def match_pages(
     state_before = empty_state(program) if taken_state is None else taken_state
     runs_before = orphans + len(state_before)
     if plan is not None:
-        pasts = concat_histories([(slot, pages.pasts.read(slot)) for slot in history_slots])
-        state_before = replace(state_before, histories=pasts)
+        histories = concat_histories([(slot, pages.histories.read(slot)) for slot in history_slots])
+        state_before = replace(state_before, histories=histories)
     state_after = match_events(program, state_before, batch, watermark_ms, output)
     if orphans:
         output.counters["runs_orphaned"] += orphans
@@ -77,7 +77,7 @@ def match_pages(
     count_by_rule(program, "rule_runs", changes, output.counters)
     pages.put(slots, state_after, program)
     if plan is not None and history_slots:
-        _put_back(pages.pasts, history_slots, state_after.histories, plan, watermark_ms)
+        _put_back(pages.histories, history_slots, state_after.histories, plan, watermark_ms)
 
 
 def _open_runs(program: Program, keyed_state: KeyedState) -> Int64:
@@ -91,23 +91,23 @@ def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -
     slots = np.unique(pages.slots(keyed_state.keys))
     if len(slots):
         pages.put(slots, keyed_state, program)
-    reached = np.unique(pages.pasts.slots(keys_with_past(keyed_state.histories))).tolist()
+    reached = np.unique(pages.histories.slots(keys_with_past(keyed_state.histories))).tolist()
     if program.histories is not None and reached:
-        _put_back(pages.pasts, reached, keyed_state.histories, program.histories, TIME_MS_MIN)
+        _put_back(pages.histories, reached, keyed_state.histories, program.histories, TIME_MS_MIN)
     counters = Counter(runs=len(keyed_state))
     count_by_rule(program, "rule_runs", _open_runs(program, keyed_state), counters)
     return counters
 
 
-def _put_back(pasts: DomainPasts, slots: list[int], after: Histories, plan: HistoryPlan, watermark_ms: int) -> None:
+def _put_back(port: DomainHistories, slots: list[int], after: Histories, plan: HistoryPlan, watermark_ms: int) -> None:
     """Write the histories of these slots, which are ascending and include all keys with histories."""
-    for slot, past in zip(slots, partition_histories(after, slots, pasts.slots), strict=True):
+    for slot, past in zip(slots, partition_histories(after, slots, port.slots), strict=True):
         tidied = compact_page(plan, past, watermark_ms)
-        over_at_ms = expires_ms(plan, tidied)
-        if over_at_ms is None:
-            pasts.remove(slot)
+        expiry_ms = expires_ms(plan, tidied)
+        if expiry_ms is None:
+            port.remove(slot)
         else:
-            pasts.write(slot, tidied, over_at_ms)
+            port.write(slot, tidied, expiry_ms)
 
 
 def drop_pages(pages: DomainPages, output: MatchOutput) -> None:
@@ -115,8 +115,8 @@ def drop_pages(pages: DomainPages, output: MatchOutput) -> None:
     dropped = pages.drop()
     output.counters["runs_orphaned"] += dropped
     output.counters["runs"] -= dropped
-    for slot in pages.pasts.expired(TIME_MS_MAX):
-        pages.pasts.remove(slot)
+    for slot in pages.histories.expired(TIME_MS_MAX):
+        pages.histories.remove(slot)
 
 
 class LastEvent(NamedTuple):

@@ -6,7 +6,7 @@
                     ├ parts ─▶ seen      ids of earlier events                    step 4
                     │          waiting   events that are not due                  step 6
                     └ pages ─▶ runs, one for each key domain                      step 7
-                                └ pasts   the histories of the same keys
+                                └ histories   the histories of the same keys
 
 A runner decides where these are and in what form: arrays in memory over a store, or bytes in Spark's state. A
 `LevelPorts` has one key group in Spark, all of a worker in the embedded runner. `number` is always the index of the key
@@ -56,7 +56,7 @@ class WaitingEvents(Protocol):
         """
 
 
-class DomainPasts(Protocol):
+class DomainHistories(Protocol):
     """The port to the histories (past events) of a key domain (keys made of the same fields) in some key groups. A slot
     is the number of a page: the stored histories of a few keys.
     """
@@ -70,8 +70,8 @@ class DomainPasts(Protocol):
     def read(self, slot: int) -> Histories:
         """Return the histories of a slot; an absent slot has empty ones. Raises: StateError."""
 
-    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
-        """Replace the histories that were read. All of them have expired at `over_ms`."""
+    def write(self, slot: int, histories: Histories, expiry_ms: int) -> None:
+        """Replace the histories that were read. All of them have expired at `expiry_ms`."""
 
     def remove(self, slot: int) -> None:
         """Forget the histories of a slot, if there are any."""
@@ -83,7 +83,7 @@ class DomainPages(Protocol):
     """
 
     @property
-    def pasts(self) -> DomainPasts:
+    def histories(self) -> DomainHistories:
         """The histories of the same keys."""
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import MADE_OF
+from cep.base.schema import DERIVED_ORIGINS
 from cep.columnar.batch import TEXT
 from cep.columnar.decode import concat_decoded, route
 from cep.engine.advance import advance
@@ -299,7 +299,7 @@ def test_state_of_a_build_that_had_no_origins_goes_on(tmp_path: Path) -> None:
     for programs in lower:
         output = MatchOutput()
         for domain, compiled in programs.items():
-            assert (MADE_OF in compiled.columns_read) == (programs is not lower[0]), "the source has no such column"
+            assert (DERIVED_ORIGINS in compiled.columns_read) == (programs is not lower[0]), "the source has none"
             events = route(concat_decoded(schema, decoded), domain, schema.columns())[0]
             match_events(compiled, None, events, TIME_MS_MAX, output)
         decoded += output.produced
@@ -308,10 +308,10 @@ def test_state_of_a_build_that_had_no_origins_goes_on(tmp_path: Path) -> None:
     whole = alert_table(compiled, advance(compiled, None, batch, TIME_MS_MAX).matches)
     middle_ms = int(np.median(batch.time_ms))
     early, late = batch.take(batch.time_ms < middle_ms), batch.take(batch.time_ms >= middle_ms)
-    without = replace(early, columns={**early.columns, MADE_OF: pa.nulls(len(early), TEXT)})
+    without = replace(early, columns={**early.columns, DERIVED_ORIGINS: pa.nulls(len(early), TEXT)})
     before = advance(compiled, None, without, middle_ms)
     old = before.keyed_state
-    columns = {name: column for name, column in old.events.columns.items() if name != MADE_OF}
+    columns = {name: column for name, column in old.events.columns.items() if name != DERIVED_ORIGINS}
     stored = replace(old, layout=replace(old.layout, fingerprint="old"), events=replace(old.events, columns=columns))
     after = advance(compiled, stored, late, TIME_MS_MAX)
     halves = [alert_table(compiled, matches.matches) for matches in (before, after)]

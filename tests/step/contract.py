@@ -216,22 +216,22 @@ def histories_are_kept_until_they_are_over(case: Case) -> None:
         match_pages(pages, program, events(SHOP, f"{number} c@{time_ms} 1"), time_ms, output)
         case.close()
         assert output.alert_table().num_rows == (number == 2)
-    pasts = level_ports(case).pages[SHOP].pasts
-    (slot,) = pasts.slots(pa.array(["s"], TEXT)).tolist()
-    past = pasts.read(slot)
+    histories = level_ports(case).pages[SHOP].histories
+    (slot,) = histories.slots(pa.array(["s"], TEXT)).tolist()
+    past = histories.read(slot)
     assert past.keys.to_pylist() == ["s"]
-    assert pasts.expired(3_000) == []
-    assert pasts.expired(TIME_MS_MAX) == [slot]
-    pasts.write(slot, past, 5_000)
+    assert histories.expired(3_000) == []
+    assert histories.expired(TIME_MS_MAX) == [slot]
+    histories.write(slot, past, 5_000)
     case.close()
-    pasts = level_ports(case).pages[SHOP].pasts
-    assert (pasts.expired(4_999), pasts.expired(5_000)) == ([], [slot])
-    pasts.remove(slot)
-    pasts.remove(slot)
+    histories = level_ports(case).pages[SHOP].histories
+    assert (histories.expired(4_999), histories.expired(5_000)) == ([], [slot])
+    histories.remove(slot)
+    histories.remove(slot)
     case.close()
-    pasts = level_ports(case).pages[SHOP].pasts
-    assert pasts.expired(TIME_MS_MAX) == []
-    assert len(pasts.read(slot).keys) == len(Histories().keys) == 0
+    histories = level_ports(case).pages[SHOP].histories
+    assert histories.expired(TIME_MS_MAX) == []
+    assert len(histories.read(slot).keys) == len(Histories().keys) == 0
 
 
 # ------------------------------------------------------------------------------------------------- whole micro-batches

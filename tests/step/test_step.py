@@ -399,7 +399,7 @@ def test_a_noisy_producer_takes_no_room_of_rules_that_suppress(monkeypatch: pyte
     assert remember_marks(memory, marks_at([("card_id", "c0", 9)])) == 0, "a key that is known keeps its mark"
 
 
-class PlainPasts:
+class PlainHistories:
     """Histories in a dict, each with the time at which its last window ends."""
 
     def __init__(self, slots: Callable[[pa.Array], NDArray[np.int64]]) -> None:
@@ -407,13 +407,13 @@ class PlainPasts:
         self.held: dict[int, tuple[Histories, int]] = {}
 
     def expired(self, watermark_ms: int) -> list[int]:
-        return [slot for slot, (_, over_ms) in self.held.items() if over_ms <= watermark_ms]
+        return [slot for slot, (_, expiry_ms) in self.held.items() if expiry_ms <= watermark_ms]
 
     def read(self, slot: int) -> Histories:
         return self.held[slot][0] if slot in self.held else Histories()
 
-    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
-        self.held[slot] = (histories, over_ms)
+    def write(self, slot: int, histories: Histories, expiry_ms: int) -> None:
+        self.held[slot] = (histories, expiry_ms)
 
     def remove(self, slot: int) -> None:
         self.held.pop(slot, None)
@@ -424,7 +424,7 @@ class PlainPages:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.pasts = PlainPasts(self.slots)
+        self.histories = PlainHistories(self.slots)
         self.held: dict[int, tuple[KeyedState, int]] = {}
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:

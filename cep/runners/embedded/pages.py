@@ -42,7 +42,7 @@ from cep.state.past import (
     store_segments,
 )
 from cep.state.store import STORE_GROUP, KeyedStore, WriteBatch, prefix_range, split_key, store_key
-from cep.step.ports import DomainPasts
+from cep.step.ports import DomainHistories
 
 SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
@@ -241,12 +241,12 @@ class MatchedPages:
     other pages are needed or a commit calls `close`: a job that catches up returns to the same pages.
     """
 
-    def __init__(self, parts: Sequence[Pages], pasts: DomainPasts, *, stays_open: bool) -> None:
+    def __init__(self, parts: Sequence[Pages], histories: DomainHistories, *, stays_open: bool) -> None:
         """`stays_open`: for large micro-batches, which use these parts alone until `close`."""
         self._parts = parts
         self._stays_open = stays_open
         self._bounds = np.cumsum([0, *(len(part.deadlines) for part in parts)])
-        self.pasts = pasts
+        self.histories = histories
         self._open: tuple[Int64, KeyedState, Program] | None = None  # slots, their state, and its program
         self.open_bytes = 0
 
@@ -370,7 +370,7 @@ def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
     """
     if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
         return program.row_registers
-    program_slots = program.rules.slots
+    program_slots = program.rules.numbers_by_identity
     registers_count = shape.width - y.RUN_HEADER
     common = min(program.row_registers.shape[1], registers_count)  # both have all registers of a common rule
     row_registers = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)

@@ -84,13 +84,13 @@ class Share:
         # The time at which all histories of a page have expired; NEVER: it lacks histories.
         self._expiry_ms = np.full(shape, entries.NEVER, np.int64)
         self._saved_expiry_ms = self._expiry_ms.copy()
-        self.pasts = [
+        self.histories = [
             ShareHistories(job, domain_number, groups.start, self._histories, expiry_ms.reshape(-1))
             for domain_number, expiry_ms in enumerate(self._expiry_ms)
         ]
         self.pages = [
-            MatchedPages((stored,), pasts, stays_open=True)  # unpacked until another micro-batch or a commit
-            for stored, pasts in zip(self.stored_pages, self.pasts, strict=True)
+            MatchedPages((stored,), histories, stays_open=True)  # unpacked until another micro-batch or a commit
+            for stored, histories in zip(self.stored_pages, self.histories, strict=True)
         ]
         self.waiting = WaitingOfShare(self._domain_names, groups, job.groups_count, job.schema)
         self.seen = seen
@@ -249,8 +249,8 @@ class Share:
         for (domain_number, bucket), data in group_state.seen.items():
             self.seen.add_saved(group, domain_number, bucket, data)
         batch = WriteBatch()
-        pasts = entries.GroupState(heads=group_state.heads, segments=group_state.segments)
-        for key, data in entries.entries_of(self._job, self._level, group, pasts):
+        histories = entries.GroupState(heads=group_state.heads, segments=group_state.segments)
+        for key, data in entries.entries_of(self._job, self._level, group, histories):
             batch.put(key, data)
         self._store.write(batch)
         for page, ms in group_state.expiry_ms.items():
@@ -408,7 +408,7 @@ class JoinedShares:
         self.parts = shares
         self.pages: list[MatchedPages] = []
         for domain_number in range(len(job.domains)):
-            histories = _JoinedHistories([share.pasts[domain_number] for share in shares])
+            histories = _JoinedHistories([share.histories[domain_number] for share in shares])
             stored_pages = [share.stored_pages[domain_number] for share in shares]
             self.pages.append(MatchedPages(stored_pages, histories, stays_open=False))
 

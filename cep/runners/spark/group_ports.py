@@ -126,7 +126,7 @@ class DomainPages:
         self._deadlines = progress.deadlines
         self._digests = progress.digests
         self._pages = stored.pages
-        self.pasts = _Pasts(number, progress.expiry_ms, stored, self.slots)
+        self.histories = _GroupHistories(number, progress.expiry_ms, stored, self.slots)
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
         return key_pages(keys, self._job.groups_count, self._job.pages_count).astype(np.int64)
@@ -193,8 +193,8 @@ class DomainPages:
         return runs_count
 
 
-class _Pasts:
-    """The histories of a key group in Spark's state (DomainPasts). `expiry_ms`: by page id, when they expire."""
+class _GroupHistories:
+    """The histories of a key group in Spark's state (DomainHistories). `expiry_ms`: by page id, when they expire."""
 
     def __init__(
         self, number: int, expiry_ms: dict[int, int], stored: GroupParts, slots: Callable[[pa.Array], NDArray[np.int64]]
@@ -219,7 +219,7 @@ class _Pasts:
         self._there[page] = past.digests_of(histories)
         return histories
 
-    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+    def write(self, slot: int, histories: Histories, expiry_ms: int) -> None:
         page = self._base + slot
 
         def put(number: int, data: bytes) -> None:
@@ -228,7 +228,7 @@ class _Pasts:
         now = past.store_segments(histories, put, partial(self._block, page), _BLOCKS)
         self._remove_segments(page, self._there.pop(page, {}).keys() - past.digests_of(now).keys())
         self._heads.put(page, past.encode_head(now))
-        self._expiry_ms[page] = over_ms
+        self._expiry_ms[page] = expiry_ms
 
     def remove(self, slot: int) -> None:
         page = self._base + slot
