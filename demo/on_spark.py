@@ -69,9 +69,9 @@ class OnSpark:
 
     def _wait_for_kernels(self) -> None:
         with self._console.status("starting the job") as status:
-            if not self._warming.is_done():
+            if not self._warming.wait_until_done():
                 status.update("compiling the matcher, once after an installation or a change: up to half a minute")
-            while not self._warming.is_done():
+            while not self._warming.wait_until_done():
                 pass  # it waits some seconds by itself
 
     def replay(self, job: Job, rulebook: Rulebook, path: Path) -> Replayed:

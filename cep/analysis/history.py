@@ -115,7 +115,7 @@ def replay_history(
     parts: dict[int, Decoded] = {}  # by the number of the piece; filled when the replay reads `watched_pieces`
     match_tables: list[pa.Table] = []  # the replay appends the matches that make derived events
     watched_pieces = _watch_pieces(job, pieces, tuple(columns), parts)
-    replayed = replay_shown(job, deployment.rulebook, watched_pieces, cores, console, made=match_tables)
+    replayed = replay_shown(job, deployment.rulebook, watched_pieces, cores, console, derived_matches=match_tables)
     numbers = sorted(parts)
     decoded = _join_pieces(job, tuple(columns), [parts[number] for number in numbers])
     verdicts, _ = first_rows(job, decoded)  # one for each event: it is new, repeated, or reuses an id

@@ -98,19 +98,19 @@ def tell_runs(before: Sequence[Mapping[str, Any]], status: Mapping[str, Any], lo
 
 @dataclass(slots=True)
 class RuleNews:
-    """The rules of a job as its log has them. `taken` is None until the job has begun with its rules."""
+    """The rules of a job as its log has them. `accepted_versions`: by rule or list; None until the job has begun."""
 
     log: Log
-    taken: Mapping[str, Any] | None = None
+    accepted_versions: Mapping[str, Any] | None = None
     rules: Sequence[Mapping[str, Any]] = ()
 
     def tell(self, status: Mapping[str, Any]) -> None:
         """Log the changes since the last status of the rules. The first status is not news."""
         taken, rules = status.get("taken", {}), status.get("rules", ())
-        if self.taken is not None:
-            tell_changes(self.taken, taken, self.log)
+        if self.accepted_versions is not None:
+            tell_changes(self.accepted_versions, taken, self.log)
             tell_runs(self.rules, {"rules": rules, "open_runs": status.get("open_runs", {})}, self.log)
-        self.taken, self.rules = taken, rules
+        self.accepted_versions, self.rules = taken, rules
 
 
 def runs_text(rule: Mapping[str, Any], count: int | None) -> str:
@@ -181,22 +181,22 @@ class JobRejections:
     share_max: float  # of the records since the last look
     until_end: bool = False  # the job ends once it has read everything
     every_ms: int = PROGRESS_LINES_MS
-    _whole: _Span = field(default_factory=_Span)
-    _latest: _Span = field(default_factory=_Span)
-    _looked_s: float = float("-inf")
+    _totals: _Span = field(default_factory=_Span)  # of the process, up to the last report
+    _latest: _Span = field(default_factory=_Span)  # since the last report
+    _reported_s: float = float("-inf")  # when that was (monotonic)
     _exit_code: int | None = None
 
     def add(self, counters: Counter[str], dead_letters: Sequence[bytes]) -> None:
-        """Take the outcome of a micro-batch."""
+        """Count a micro-batch; if it is time, report the rejected records since the last report."""
         add_counts(self._latest.counters, counters)
         self._latest.examples.add(dead_letters)
         now_s = time.monotonic()
-        if self._latest.counters["records"] >= _RECORDS_MIN and (now_s - self._looked_s) * 1_000 >= self.every_ms:
-            self._looked_s = now_s
+        if self._latest.counters["records"] >= _RECORDS_MIN and (now_s - self._reported_s) * 1_000 >= self.every_ms:
+            self._reported_s = now_s
             rejections = self._end_span().rejections
             is_above = rejections.is_above(self.share_max)
             if rejections.rejected_count and not is_above:
-                self._tell(rejections)
+                self._log_counts(rejections)
             trouble = f"more than {self.share_max:g} of them are rejected" if is_above else None
             self.observed.note(RECORDS, trouble, self._sentence(rejections))
 
@@ -208,8 +208,8 @@ class JobRejections:
 
     def _report(self) -> int:
         """Log the rejected records of the whole process. Return the exit code: 1 if they are more than `share_max`."""
-        self._end_span()  # adds the latest micro-batches to the whole
-        rejections = self._whole.rejections
+        self._end_span()  # adds the latest micro-batches to the totals
+        rejections = self._totals.rejections
         if not rejections.records and self.until_end:
             self.log.tell("nothing_read", *rejections.lines(REJECTED_MAX, self.share_max))
         if not rejections.rejected_count:
@@ -218,17 +218,17 @@ class JobRejections:
             for line in rejections.lines(REJECTED_MAX, self.share_max):
                 self.log.tell("rejected", line)
         else:
-            self._tell(rejections)
+            self._log_counts(rejections)
         return int(rejections.is_above(self.share_max))
 
     def _end_span(self) -> _Span:
-        """Add the micro-batches since the last report (a span) to the whole. Return them, and begin the next span."""
+        """Add the micro-batches since the last report (a span) to the totals. Return them, and begin the next span."""
         ended, self._latest = self._latest, _Span()
-        add_counts(self._whole.counters, ended.counters)
-        self._whole.examples.join(ended.examples)
+        add_counts(self._totals.counters, ended.counters)
+        self._totals.examples.join(ended.examples)
         return ended
 
-    def _tell(self, rejections: Rejections) -> None:
+    def _log_counts(self, rejections: Rejections) -> None:
         facts: Mapping[str, int] = {"records": rejections.records, "rejected": rejections.rejected_count}
         self.log.tell("rejected", self._sentence(rejections), **facts, reasons=rejections.names())
 
@@ -241,13 +241,13 @@ class JobStart:
     """A checked job that is about to run: its rules and terms, its log, and its metrics and health."""
 
     settings: Settings
-    begins: Beginning
+    beginning: Beginning  # the rules, lists and state that it begins with
     deployment: Deployment
-    job: Job
+    job: Job  # event types, keys and other terms that keyed state depends on
     until_end: bool  # it ends once it has read everything that exists
     log: Log
     stop: Stopping
-    observed: Observed
+    observed: Observed  # for metrics and health
     rejections: JobRejections
     traces: Traces | None = None
     address: Address | None = None  # where `paths` are served
@@ -261,9 +261,9 @@ class JobRunner(Protocol):
         """Refuse settings that this runner cannot use, before anything is opened. Raises: UsageError."""
         ...
 
-    def lists(self, settings: Settings, begins: Beginning) -> ListStore:
+    def lists(self, settings: Settings, beginning: Beginning) -> ListStore:
         """Return the store with the lists that the first rules name."""
-        return begins.lists
+        return beginning.lists
 
     def locked(self, settings: Settings) -> AbstractContextManager[None]:
         """Return the lock of the job's folder. Raises: UsageError if another process has it."""
@@ -274,7 +274,7 @@ class JobRunner(Protocol):
         return {}
 
     def first_positions(self, settings: Settings) -> Mapping[str, int]:
-        """Return where the job begins to read its topic of events; empty if it reports that itself."""
+        """Return where the job begins to read its topic of events; empty if the runner reports that itself."""
         return {}
 
     def run(self, start: JobStart) -> None:
@@ -295,13 +295,13 @@ def run_job(settings: Settings, runner: JobRunner, log: Log, *, until_end: bool)
 
 
 def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, until_end: bool) -> int:
-    """Check the rules and the job, open its lock, its HTTP answers and its watch, and run it. Return the exit code."""
-    begins = read_beginning(settings, log)
+    """Check rules and job; lock its folder, serve HTTP, watch its surroundings, and run it. Return the exit code."""
+    beginning = read_beginning(settings, log)
     runner.check(settings, until_end=until_end)
-    deployment = deploy(begins.records, runner.lists(settings, begins), begins.trust)
-    tell_problems(begins.problems, deployment, log)
-    check_in_force(begins.problems, deployment, settings.job)
-    job = describe_job(settings, deployment, begins.warm)  # warm: the state of rules that have read past events
+    deployment = deploy(beginning.records, runner.lists(settings, beginning), beginning.trust)
+    tell_problems(beginning.problems, deployment, log)
+    check_in_force(beginning.problems, deployment, settings.job)
+    job = describe_job(settings, deployment, beginning.warm)  # warm: the state at the end of a replay
     observe, answers = settings.observe, runner.answers(settings)
     observed = Observed(observe.stalled, log)
     rejections = JobRejections(observed, log, observe.rejected_max, until_end)
@@ -316,7 +316,7 @@ def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, u
             paths = ", ".join([PATHS, *(f"{path}?key=…" for path in answers)])
             runner.run(
                 JobStart(
-                    settings, begins, deployment, job, until_end, log, stop, observed, rejections, traces, address,
+                    settings, beginning, deployment, job, until_end, log, stop, observed, rejections, traces, address,
                     paths,
                 )
             )  # fmt: skip
@@ -325,7 +325,7 @@ def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, u
             if not stop.ends(error):
                 raise
         rejected = rejections.end()
-    return 1 if begins.problems or deployment.set_aside else rejected  # 1: rules, or too many records, were set aside
+    return 1 if beginning.problems or deployment.set_aside else rejected  # 1: rules or records were set aside
 
 
 def _watch(settings: Settings, runner: JobRunner, observed: Observed) -> Watch:

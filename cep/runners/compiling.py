@@ -25,7 +25,7 @@ class _Compiling(event.Listener):
         self._kernels_count = self._compiling_count = self._width = 0  # all, the ones at this moment; the line's length
         self._began = self._shown = 0.0
         self._lock = threading.RLock()
-        self._is_idle = threading.Event()
+        self._is_over = threading.Event()
 
     def on_start(self, _: event.Event) -> None:
         """Count a kernel that begins to compile, perhaps inside another one, and show or begin the line."""
@@ -33,24 +33,24 @@ class _Compiling(event.Listener):
             now = time.monotonic()
             if self._kernels_count == 0:
                 self._began = now
-                if not self._is_interactive:  # a log
+                if not self._is_interactive:  # a log gets one line
                     self._write(f"cep: {_MESSAGE}: up to half a minute\n")
             self._kernels_count += 1
             self._compiling_count += 1
             if self._is_interactive and now - self._shown > _BETWEEN_S:
                 self._show(now)
             if self._is_interactive and self._compiling_count == 1:  # not inside another kernel
-                self._is_idle = threading.Event()
-                threading.Thread(target=self._tick, args=(self._is_idle,), name="cep-compiling", daemon=True).start()
+                self._is_over = threading.Event()  # `on_end` sets it, which ends the thread
+                threading.Thread(target=self._animate, args=(self._is_over,), name="cep-compiling", daemon=True).start()
 
     def on_end(self, _: event.Event) -> None:
         with self._lock:
             self._compiling_count -= 1
             if self._compiling_count == 0 and self._is_interactive:
-                self._is_idle.set()
+                self._is_over.set()
                 self._draw("")  # the next output begins on an empty line
 
-    def _tick(self, over: threading.Event) -> None:
+    def _animate(self, over: threading.Event) -> None:
         """Move the line while a part goes on: the largest takes ten seconds and more."""
         while not over.wait(_TICK_S):
             with self._lock:

@@ -70,7 +70,7 @@ def served(
 
 
 class _Handler(WSGIRequestHandler):
-    """A handler that tells the server when it has read the headers, and writes no line: the log is the job's."""
+    """A handler that asks the server, after the headers, if it may answer (not above its limit). It writes no log."""
 
     def parse_request(self) -> bool:
         if not super().parse_request():

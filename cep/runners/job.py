@@ -127,16 +127,16 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
 
 
 def open_folder(
-    settings: JobSettings, checkpoint: Path, job: Job, begins: Beginning, log: Log
+    settings: JobSettings, checkpoint: Path, job: Job, beginning: Beginning, log: Log
 ) -> tuple[Job, tuple[bytes, ...], bool]:
     """Open or create a checkpoint folder. Return the job, with the folder's start time and key of digests, the rules
     that it began with, and True if it goes on. Raises: UsageError, also if it began from another replay."""
-    initial, goes_on = open_checkpoint(checkpoint, job, begins.initial)
-    if goes_on and initial != begins.initial:
+    initial, goes_on = open_checkpoint(checkpoint, job, beginning.initial)
+    if goes_on and initial != beginning.initial:
         _tell_rules_differ(settings, log)
     stored = read_job(checkpoint)
     assert stored is not None, "open_checkpoint has written it"
-    if begins.warm is not None and stored.begins_ms != job.begins_ms:
+    if beginning.warm is not None and stored.begins_ms != job.begins_ms:  # warm: a replay's end state
         raise UsageError(
             f"the job of {checkpoint} did not begin from {settings.warm_start}; give a new checkpoint folder"
         )

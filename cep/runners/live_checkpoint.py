@@ -45,7 +45,7 @@ LOCK_FILE = "lock"
 JOB_FILE = "job.json"
 RULES_FILE = "initial_rules.json"
 PROGRESS_FILE = "progress.json"
-_MEANING = {
+_FIELD_TEXTS = {  # field of a job's description → its name in messages
     "event_types": "event types",
     "key_domains": "keys",
     "groups_count": "key groups",
@@ -73,10 +73,10 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
             raise UsageError(
                 f"{directory} was made in format {stored_job.get('format')}, this build reads {FORMAT}; give a new one"
             )
-        different = [text for name, text in _MEANING.items() if stored_job.get(name) != description[name]]
-        if stored_job.get("dedup_ms") == 0:  # no ids are stored that another window would misread
-            different = [text for text in different if text != _MEANING["dedup_ms"]]
-        if different == [_MEANING["event_types"]]:
+        different = [text for name, text in _FIELD_TEXTS.items() if stored_job.get(name) != description[name]]
+        if stored_job.get("dedup_ms") == 0:  # event ids were not stored, so a window may begin
+            different = [text for text in different if text != _FIELD_TEXTS["dedup_ms"]]
+        if different == [_FIELD_TEXTS["event_types"]]:
             _check_event_types(directory, stored_job, job)
             different = []
         _check_trust(directory, stored_job, job)

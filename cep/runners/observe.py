@@ -191,7 +191,7 @@ class Observed(Collector):
         """Note which sinks are away, and which have not answered for too long. `detail` is for the log."""
         with self._lock:
             away = self._sinks_in_trouble()
-            before, now_s = dict(self._logged_sinks), time.monotonic()
+            before, now_s = dict(self._logged_sinks), time.monotonic()  # before: (reason, since when)
             since = {sink: before[sink][1] if sink in before else now_s for sink in away}
             self._logged_sinks = {sink: (reason, since[sink]) for sink, reason in away.items()}
         troubles = [f"{self._shown(sink)}: {SINK_REASONS[reason]}" for sink, reason in sorted(away.items())]
@@ -345,8 +345,8 @@ def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Yield every total as a counter. Totals that differ only in the brackets form one family, with labels: a total
     `alerts[rule@3]` is in `cep_alerts` with the labels rule and 3. Totals that can fall are gauges, and left out."""
     families: dict[str, CounterMetricFamily] = {}
-    from_zero = dict.fromkeys([*meanings.FROM_ZERO, *(f"poison[{code}]" for code in meanings.POISON_CODES)], 0)
-    for full_name, count in sorted({**from_zero, **totals}.items()):
+    always_shown = dict.fromkeys([*meanings.FROM_ZERO, *(f"poison[{code}]" for code in meanings.POISON_CODES)], 0)
+    for full_name, count in sorted({**always_shown, **totals}.items()):
         parsed = _COUNTER.fullmatch(full_name)
         assert parsed is not None, full_name
         name, inner = parsed[1], parsed[2]

@@ -48,8 +48,8 @@ _SUPPRESSED_SUFFIX = ".held.jsonl"
 class Replayed:
     """The result of a replay: alerts in their order, dead letters (JSON), counters by name, and the elapsed time.
 
-    `since_ms` is the time of the first event, `watermark_ms` the watermark at the end (step/history_end.py). A replay
-    that leaves its state to a live job ends in a cut: at the event time `until_ms`, with the state in `state_files`.
+    `since_ms` is the time of the first event, `watermark_ms` the watermark at the end (step/history_end.py). If a
+    live job continues the replay, it takes the events from `until_ms` on, and the state in `state_files`.
     `marks` are the keys that had events with unreadable values, and when: their next alerts may be wrong.
     """
 

@@ -67,13 +67,13 @@ class RuleOutput:
             values = {**orjson.loads(status), "batch_id": batch_id, "open_runs": open_runs}
             self.status = write_status(self._directory, values)
             self._policies = Policies.from_json(self.status["policies"])
-        memory = self._last_alerts.begin(batch_id)
+        memory = self._last_alerts.begin(batch_id)  # as before this micro-batch, also if it is repeated
         # Step 9 of a micro-batch: suppress alerts that come too soon after the last one of their rule and key.
         sent = filter_alerts(alerts, self._policies, memory, watermark_ms, marks)
         if sent.suppressed:
             lines = b"\n".join(sent.suppressed) + b"\n"
             write_durably(self._directory / SUPPRESSED_FOLDER / f"batch-{batch_id:019d}.jsonl", lines)
-        self._last_alerts.end(batch_id)
+        self._last_alerts.end(batch_id)  # writes the changes to a file
         if status is not None:
             # Last, so that a reader of the new status finds the alerts that it suppressed.
             self.announce()

@@ -41,7 +41,7 @@ from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import FolderSource, Source, TopicSource
 from cep.runners.spark.state import last_batch
 from cep.runners.warm import Warming
-from cep.sinks import kinds
+from cep.sinks import kinds as sink_kinds
 from cep.sources.kafka import offsets_of
 from cep.sources.live.kinds import check_ending, check_sources, kafka_client, record_format
 from cep.sources.offsets import by_lane
@@ -64,15 +64,15 @@ class SparkRunner(JobRunner):
                 "`cep job restore --engine spark` (`cep docs guides/move`)"
             )
         check_ending(settings, until_end=until_end)
-        topics = *kinds.alert_topics(settings), settings.output.dead_letter_topic
+        topics = *sink_kinds.alert_topics(settings), settings.output.dead_letter_topic
         check_sources(settings, topics, _FLAGS, _READABLE)
-        kinds.sink_names(settings)  # an address that may not be used is refused before Spark starts
-        kinds.check_dead_letters(settings)
+        sink_kinds.sink_names(settings)  # an address that may not be used is refused before Spark starts
+        sink_kinds.check_dead_letters(settings)
         _events(settings)  # for its errors
 
-    def lists(self, settings: Settings, begins: Beginning) -> ListStore:
+    def lists(self, settings: Settings, beginning: Beginning) -> ListStore:
         lists = RulebookStore((_checkpoint(settings) / live_checkpoint.RULEBOOKS_FOLDER).resolve()).lists
-        begins.lists.copy_into(lists)
+        beginning.lists.copy_into(lists)
         return lists
 
     def locked(self, settings: Settings) -> AbstractContextManager[None]:
@@ -84,16 +84,16 @@ class SparkRunner(JobRunner):
             return {}
         if (batch_id := last_batch(checkpoint)) is not None:
             return read_positions(checkpoint / live_checkpoint.QUERY_FOLDER, 0, batch_id)
-        begins = read_beginning(checkpoint)
-        starting = None if begins is None else begins.starting("events", events.topic)
+        beginning = read_beginning(checkpoint)
+        starting = None if beginning is None else beginning.starting_offsets("events", events.topic)
         return by_lane(offsets_of(kafka_client(settings), [events.topic], starting or events.starting, "earliest"))
 
     def run(self, start: JobStart) -> None:
         settings, log, stop, observed, traces = start.settings, start.log, start.stop, start.observed, start.traces
-        checkpoint, begins = _checkpoint(settings), start.begins
-        if begins.warm is not None and live_checkpoint.read_job(checkpoint) is None:
-            begin_warm(begins.warm, start.job, start.deployment.rulebook, checkpoint)
-        job, initial, goes_on = open_folder(settings.job, checkpoint, start.job, begins, log)
+        checkpoint, beginning = _checkpoint(settings), start.beginning
+        if beginning.warm is not None and live_checkpoint.read_job(checkpoint) is None:
+            begin_warm(beginning.warm, start.job, start.deployment.rulebook, checkpoint)
+        job, initial, goes_on = open_folder(settings.job, checkpoint, start.job, beginning, log)
         spark = open_session(settings.spark, log)
         stop.listen()  # Spark has set its own handler for interrupts
         news = RuleNews(log)
@@ -119,7 +119,7 @@ class SparkRunner(JobRunner):
 
             def begin() -> Any:
                 query = start_live(spark, live, output)
-                if news.taken is None:
+                if news.accepted_versions is None:
                     news.tell(output.status)
                     tell_start(log, checkpoint, start.address, start.paths, goes_on=goes_on, checkpoint=str(checkpoint))
                 return query
@@ -147,31 +147,31 @@ def _output(start: JobStart, report: Callable[[BatchReport], None]) -> LiveOutpu
     """Open the sinks of alerts and dead letters. `Patience` tries a sink again while it is away."""
     settings, observed, checkpoint = start.settings, start.observed, _checkpoint(start.settings)
     job_name = live_checkpoint.job_id(checkpoint)
-    job = kinds.SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
-    dead_letters, sinks = kinds.open_dead_letters(job), kinds.open_sinks(job)
+    job = sink_kinds.SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
+    dead_letters, sinks = sink_kinds.open_dead_letters(job), sink_kinds.open_sinks(job)
     assert dead_letters is not None, "the job has a folder"
-    observed.sink_names, observed.sink_addresses = tuple(sinks), kinds.sink_addresses(settings)
+    observed.sink_names, observed.sink_addresses = tuple(sinks), sink_kinds.sink_addresses(settings)
     alert_sinks = list(sinks.values())
-    patience = Patience(start.stop.event, observed.away, refusals=kinds.refusals_of(alert_sinks))
+    patience = Patience(start.stop.event, observed.away, refusals=sink_kinds.refusals_of(alert_sinks))
     return LiveOutput(
         checkpoint, dead_letters, alert_sinks, report, observed.sending, audit_copy(settings), patience, tuple(sinks)
     )
 
 
 def open_session(settings: SparkSettings, log: Log) -> Any:
-    """Start Spark, and return its session once the kernels are compiled."""
+    """Start Spark, and return its session once another process has compiled the kernels (numba functions)."""
     console = Terminal(stderr=True, highlight=False)
-    # The number of partitions counts at a job's first start: Spark keeps it in its checkpoint.
+    # Only the first start of a job uses the number of partitions: later, Spark takes it from its checkpoint.
     partitions = {} if settings.partitions is None else {"spark.sql.shuffle.partitions": str(settings.partitions)}
     with closing(Warming()) as warming:
         with console.status("starting Spark"):
             options = {**SPARK_SETTINGS, **partitions, **settings.conf}
             spark = create_session("cep live", settings.cores, options, JAVA_OPTIONS)
         # Compiled in the first micro-batch instead, the kernels would hold its events up for as long.
-        if not warming.is_done():
+        if not warming.wait_until_done():
             log.tell("compiling", "compiling the kernels, once after an installation or a change: about half a minute")
             with console.status("compiling the kernels"):
-                while not warming.is_done():  # which waits some seconds
+                while not warming.wait_until_done():  # some seconds at a time
                     pass
     return spark
 
@@ -215,6 +215,6 @@ def _tell_restart(log: Log, error: CepError, pause_s: float) -> None:
 
 def _tell_end(output: LiveOutput, settings: Settings, log: Log) -> None:
     tell_end(output.totals, log, output.undelivered_count, batch_id=output.batch_id)
-    folder = kinds.dead_letters_folder(settings)
+    folder = sink_kinds.dead_letters_folder(settings)
     if log.form == "text" and folder is not None and folder.is_dir() and any(folder.iterdir()):
         log.tell("letters", f"records set aside, and the audit of changes: {folder}")

@@ -97,11 +97,11 @@ class Traces(Closing):
     def around(
         self, sending: Callable[[str, pa.Table], AbstractContextManager[Any]]
     ) -> Callable[[str, pa.Table], AbstractContextManager[Any]]:
-        """Return `sending`, with a span of each delivery: a child of the newest micro-batch."""
+        """Return `sending` with an OpenTelemetry span for each delivery, below the span of the newest micro-batch."""
 
         @contextmanager
         def send(name: str, alerts: pa.Table) -> Iterator[None]:
-            context, began_ns = self._newest, time.time_ns()
+            context, began_ns = self._newest, time.time_ns()  # now: later ones may begin before the end
             with sending(name, alerts):
                 yield
             if context is not None:

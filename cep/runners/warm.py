@@ -97,7 +97,7 @@ class Warming:
         words = [sys.executable, "-P", "-m", "cep.runners.warm"]
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL)  # noqa: S603 no shell, our arguments
 
-    def is_done(self, wait_s: float = _SECONDS_SHOWN_AFTER) -> bool:
+    def wait_until_done(self, wait_s: float = _SECONDS_SHOWN_AFTER) -> bool:
         """Return True if it has ended. If it has failed, kernels are compiled where they are first called."""
         try:
             self._process.wait(wait_s)
@@ -114,47 +114,47 @@ class Warming:
 
 def warm_up() -> None:
     """Call every kernel. Cost: half a minute or more if they are not compiled yet, otherwise a second."""
-    job, programs = _job()
+    job, programs = _build_job()
     states: list[KeyedState | None] = [None] * len(programs)
     for step in range(_STEPS):
         is_last = step + 1 == _STEPS
-        batch = _events(job, step)
-        watermark_ms = int(batch.time_ms.max()) + (3_600_000 if is_last else 0)
+        batch = _sample_events(job, step)
+        watermark_ms = int(batch.time_ms.max()) + (3_600_000 if is_last else 0)  # then all runs have timed out
         for number, program in enumerate(programs):
             output = MatchOutput()
             after = match_events(program, states[number], batch, watermark_ms, output)
             list(json_lines(output.alert_table()))
-            states[number] = after if step % 2 else _stored(program, after)
-    _part(job)
+            states[number] = after if step % 2 else _store_and_read(program, after)  # with and without storing
+    _compile_migration(job)
     compile_sub_key_kernels()
 
 
-def _part(job: Job) -> None:
-    """Let rules share how they begin, and then all of them but one be gone."""
+def _compile_migration(job: Job) -> None:
+    """Match with rules whose patterns begin alike, then migrate the state to a program that has one of them."""
     records = [_rule(number, _PREFIX) for number in range(SHARED_MIN)]
     together, alone = (
         programs_by_level(deploy(rule_records).rulebook, job.schema)[0] for rule_records in (records, records[:1])
     )
     for domain, program in together.items():
-        batch = _events(job, 0)
+        batch = _sample_events(job, 0)
         after = match_events(program, None, batch, int(batch.time_ms.max()), MatchOutput())
-        migrate_state(_stored(program, after), alone[domain])
+        migrate_state(_store_and_read(program, after), alone[domain])
 
 
-def _job() -> tuple[Job, Sequence[Program]]:
-    """Build a job whose rules use every kernel, to compile all kernels before a job needs them. During this a second
-    process compiles the kernels that carry runs from event to event. A plain program has only simple patterns."""
+def _build_job() -> tuple[Job, Sequence[Program]]:
+    """Build a job of all sample rules, and programs (compiled rules) that together need every kernel. A plain program
+    has only simple patterns; a program with histories reads past events, such as the sum of an hour."""
     records = [_rule(number, text) for number, text in enumerate(_PATTERNS)]
     deployment = deploy(records)
     assert not deployment.set_aside, deployment.set_aside
     job = Job(deployment.schema, deployment.key_domains, _GROUPS, dedup_ms=DEDUP_MS_DEFAULT)
-    # All rules in one program, as in a job; and each alone, which takes the short ways that there are for few rules.
+    # The first program has all rules, as in a job. The others have one rule each: kernels for few rules differ.
     books = [deployment.rulebook, *(deploy([record]).rulebook for record in records)]
     programs = [
         program for book in books for level in programs_by_level(book, job.schema) for program in level.values()
     ]
-    # Plain programs come first, because the second process compiles their kernel first; and of these the programs with
-    # histories, whose other kernels this process compiles until that one is there.
+    # A second process compiles the matchers at the same time, the plain one first. Therefore plain programs come first,
+    # with histories before the others: this process compiles the kernels of histories until that matcher is there.
     return job, sorted(programs, key=lambda program: (not program.is_plain, program.histories is None))
 
 
@@ -166,7 +166,7 @@ def _rule(number: int, text: str) -> UpsertRecord:
     )
 
 
-def _events(job: Job, step: int) -> EventBatch:
+def _sample_events(job: Job, step: int) -> EventBatch:
     """Create a few events and pass them through all forms (bytes, decoded, routed, packed), to compile the kernels."""
     values = [
         orjson.dumps(
@@ -181,10 +181,10 @@ def _events(job: Job, step: int) -> EventBatch:
     validated = validate_events(job, decode_json(job.schema, pa.array(values, pa.binary())))
     assert not validated.dead_letters, validated.dead_letters
     group = max((share for _, share in split_by_group(validated.batches[0], job.groups_count)), key=len)
-    pairs = event_ids(group, new_secrets(1))
-    judged_by(pairs, pairs[:, :0])  # for its kernel: the search for ids among earlier ones
-    share, _ = first_ones(job, 0, [group], MatchOutput())
-    # An unpacked batch is read-only, which is another type for the compiler.
+    pairs = event_ids(group, new_secrets(1))  # hashed event ids, by which repeated events are found
+    judged_by(pairs, pairs[:, :0])  # compiles the search for ids among earlier ones (here none)
+    share, _ = first_ones(job, 0, [group], MatchOutput())  # compiles the removal of repeated events
+    # At odd steps the batch is packed and unpacked: then it is read-only, which is another type for the compiler.
     return decode_batch(encode_batch(share)) if step % 2 else share
 
 
@@ -193,12 +193,12 @@ def _real(step: int, n: int) -> float:
     return 10.0 ** (n * 7 % 180 - 90) if step > 1 else n * 0.375
 
 
-def _stored(program: Program, keyed_state: KeyedState) -> KeyedState:
-    """Cut a state by keys, write its parts, read and join them, to compile the kernels of stored state."""
+def _store_and_read(program: Program, keyed_state: KeyedState) -> KeyedState:
+    """Warm-up of the kernels of stored state: cut a state by keys, join, store and read it. Return the result."""
     half_of_key = key_slots(keyed_state.keys, groups_count=1, pages_count=2, first_group=0)
     halves = partition_keys(keyed_state, half_of_key, 2, program.row_registers)
     page = concat_states(halves, program.row_registers)
-    keyed_state = decode_whole(encode_whole(replace(page, histories=keyed_state.histories)))
+    keyed_state = decode_whole(encode_whole(replace(page, histories=keyed_state.histories)))  # a joined page lacks them
     if len(keyed_state.keys):  # and in the form of the pages of `cep run`
         shape, registers = Shape.of(keyed_state), program.row_registers
         slots = np.arange(len(keyed_state.keys))

@@ -119,7 +119,7 @@ class Watch:
         """Report how many records of each lane (partition) wait, and at what rate new ones arrive. Note a trouble,
         or its end (None): some records wait, and for too long none of them was read."""
         kafka, topic, positions = self._watched.kafka, self._watched.events, self._observed.positions
-        if kafka is None or topic is None or BROKERS in self._silent_since:
+        if kafka is None or topic is None or BROKERS in self._silent_since:  # no answer
             return
         try:
             positions = positions or self._watched.first_positions()

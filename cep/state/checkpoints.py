@@ -37,7 +37,7 @@ from cep.state.target import PARTIAL, Target
 KIND = "checkpoint"
 PAYLOAD = "payload"
 _PREFIX, _SUFFIX = "checkpoint-", ".manifest"
-BESIDE = "beside"  # the folder of files that no store wrote: the entries of lists
+LISTS_FOLDER = "beside"  # the folder of files that no store wrote: the entries of lists
 # RocksDB writes its tables once, and so are the files of lists. RocksDB may append to its other files.
 _FOREVER_SAME = (".sst", ".keys")
 _NICENESS = 15  # of the thread that computes checksums
@@ -174,7 +174,7 @@ class Checkpoints(Closing):
         When the result is available, the checkpoint is safe. Do not write to the stores until this returns, unless
         there is one store whose state after every write batch may be saved (`is_atomic`): then its files are linked in
         the background too. `beside` returns more files on the stores' disk that belong to the checkpoint; it is called
-        when the stores are linked, and a restore puts them into the folder BESIDE. The result raises StoreError if the
+        when the stores are linked, and a restore puts them into LISTS_FOLDER. The result raises StoreError if the
         target refuses; a later checkpoint may be tried. Raises: StoreError if the links cannot be made.
         """
         self._pending = [copying for copying in self._pending if not copying.done()]
@@ -199,10 +199,10 @@ class Checkpoints(Closing):
         try:
             folder.mkdir()
             linked = [file for part in parts for file in part.store.checkpoint(folder / part.name)]
-            (folder / BESIDE).mkdir()
+            (folder / LISTS_FOLDER).mkdir()
             for path in beside():
-                os.link(path, folder / BESIDE / path.name)
-                linked.append(folder / BESIDE / path.name)
+                os.link(path, folder / LISTS_FOLDER / path.name)
+                linked.append(folder / LISTS_FOLDER / path.name)
             (folder / PAYLOAD).write_bytes(payload)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)

@@ -31,7 +31,7 @@ import pyarrow as pa
 from cep.base.errors import StateCorruptError, StoreError
 from cep.base.limits import ENTRY_BLOCK_BYTES_MAX
 from cep.columnar.batch import decode_table, encode_table
-from cep.state.checkpoints import BESIDE, PAYLOAD, Part
+from cep.state.checkpoints import LISTS_FOLDER, PAYLOAD, Part
 from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, fetch, path_inside, sha256_of
 from cep.state.store import DurableStore, StoreSnapshot, group_range
 from cep.state.target import Target
@@ -146,7 +146,7 @@ def write_savepoint(
         with ExitStack() as opened:
             snapshots = [opened.enter_context(part.store.snapshot()) for part in stores]
             files = [_put(target, path) for path in _entry_files(work, stores, snapshots)]
-        files += [replace(_put(target, path), name=f"{BESIDE}/{path.name}") for path in beside]
+        files += [replace(_put(target, path), name=f"{LISTS_FOLDER}/{path.name}") for path in beside]
         (work / PAYLOAD).write_bytes(payload)
         files.append(_put(target, work / PAYLOAD))
         stored_parts = tuple(StoredPart(part.name, part.first, part.end) for part in stores)
@@ -192,10 +192,10 @@ def entries_of_group(savepoint: Savepoint, group: int, work: Path) -> Iterator[t
             yield from _verified(savepoint.target, file, work)
 
 
-def load_beside(savepoint: Savepoint, folder: Path) -> list[Path]:
+def load_lists(savepoint: Savepoint, folder: Path) -> list[Path]:
     """Bring the files that belong to the savepoint into a folder, verified. Raises: StateCorruptError, StoreError."""
-    files = [file for file in savepoint.manifest.files if file.name.startswith(f"{BESIDE}/")]
-    paths = [path_inside(folder, file.name.removeprefix(f"{BESIDE}/")) for file in files]
+    files = [file for file in savepoint.manifest.files if file.name.startswith(f"{LISTS_FOLDER}/")]
+    paths = [path_inside(folder, file.name.removeprefix(f"{LISTS_FOLDER}/")) for file in files]
     for file, path in zip(files, paths, strict=True):
         fetch(savepoint.target, file, path, may_link=False)
     return paths

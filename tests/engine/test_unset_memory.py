@@ -36,11 +36,11 @@ def _filled(byte: int) -> Any:
 
 def _digests() -> list[str]:
     """Return a digest of the alerts, the page and the packed page of each rule after each micro-batch."""
-    job, programs = warm._job()
+    job, programs = warm._build_job()
     states: list[Any] = [None] * len(programs)
     digests = []
     for step in range(warm._STEPS):
-        batch = warm._events(job, step)
+        batch = warm._sample_events(job, step)
         watermark_ms = int(batch.time_ms.max())
         for number, program in enumerate(programs):
             output = MatchOutput()
@@ -50,7 +50,7 @@ def _digests() -> list[str]:
                 slots = np.arange(len(after.keys))
                 stored += pack(after, slots, len(slots), program.row_registers, Shape.of(after))[0]
             digests += [f"rule {number}, step {step}: {hashlib.sha256(part).hexdigest()}" for part in stored]
-            states[number] = after if step % 2 else warm._stored(program, after)
+            states[number] = after if step % 2 else warm._store_and_read(program, after)
     return digests
 
 

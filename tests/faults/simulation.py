@@ -43,7 +43,7 @@ from cep.runners.observe import Observed
 from cep.runners.patience import Patience
 from cep.runners.watch import Watch, Watched
 from cep.sources.kafka import KafkaSettings
-from cep.state.checkpoints import BESIDE
+from cep.state.checkpoints import LISTS_FOLDER
 from cep.step.job import Job
 from tests.faults.alarms import Alarms
 from tests.faults.world import TOPIC, Brokers, Clock, Control, Link, Partitions, Receiver, StateTopic
@@ -75,7 +75,7 @@ class Follower:
         self.link = Link(simulation.receiver, simulation.state, simulation.clock)
         self.changelog = _changelog(self.link, folder)
         partial = followed_folder(folder)
-        self._beside = partial / BESIDE
+        self._beside = partial / LISTS_FOLDER
         self._store = _settings(folder).open(partial / STORE_PART)
 
     def follow(self) -> None:

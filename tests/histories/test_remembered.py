@@ -46,7 +46,7 @@ WRITTEN = [
     "first_seen(size) < 5 ms",
 ]
 # These pin other events, or keep them in segments and panes. Known values must not be derived from them.
-BESIDE = [
+LISTS_FOLDER = [
     "max(pay.size over 700 ms by shop) > 1",
     "distinct(pay.shop over 900 ms) > 1",
     "count(pay over 1 s by shop) > 1",
@@ -155,8 +155,8 @@ def deliveries_of(batch: EventBatch, random: Random) -> list[list[Delivery]]:
 def test_values_are_those_of_the_reference_however_events_come(seed: int) -> None:
     random = Random(seed)
     events = events_of(random, 110)
-    program = program_over(*WRITTEN, *BESIDE)
-    exprs, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
+    program = program_over(*WRITTEN, *LISTS_FOLDER)
+    exprs, batch = asked_of(program, [*WRITTEN, *LISTS_FOLDER])[: len(WRITTEN)], batch_of(program.schema, events)
     expected = referred(exprs, events)
     assert sum(cut for answers in expected.values() for _, cut, _ in answers) > 5 * len(WRITTEN)
     for deliveries in deliveries_of(batch, random):
@@ -209,8 +209,8 @@ def led_through(program: Program, deliveries: Sequence[Delivery]) -> tuple[Count
 def test_what_is_known_moves_with_its_keys(seed: int) -> None:
     random = Random(seed)
     events = events_of(random, 100)
-    program = program_over(*WRITTEN, *BESIDE)
-    exprs, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
+    program = program_over(*WRITTEN, *LISTS_FOLDER)
+    exprs, batch = asked_of(program, [*WRITTEN, *LISTS_FOLDER])[: len(WRITTEN)], batch_of(program.schema, events)
     cut = random.randrange(40, 80)
     first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
     expected = values_of(referred(exprs, events))
@@ -227,8 +227,8 @@ def test_a_rule_that_comes_later_knows_the_same_values_where_their_events_are_ke
     before = ["last(pay by shop).size > 1", "first(pay by shop).size > 1", "last(pay).amount > 1"]
     later = ["last(pay by shop).amount > 1", "exists(pay by shop)", "first(pay by shop).amount > 1"]
     later += ["last(pay over previous 300 ms by shop).amount > 1"]
-    early, late = program_over(*before), program_over(*before, *later, *BESIDE)
-    exprs = asked_of(late, [*before, *later, *BESIDE])[: len(before) + len(later)]
+    early, late = program_over(*before), program_over(*before, *later, *LISTS_FOLDER)
+    exprs = asked_of(late, [*before, *later, *LISTS_FOLDER])[: len(before) + len(later)]
     batch, expected = batch_of(early.schema, events), values_of(referred(exprs, events))
     deliveries = split_evenly(batch, random)
     cut = len(deliveries) // 2

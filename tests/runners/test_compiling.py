@@ -226,5 +226,5 @@ def test_nothing_is_left_to_compile(tmp_path: Path) -> None:
 
 def test_it_can_be_ended() -> None:
     with closing(Warming()) as warming:
-        assert not warming.is_done(0)
-    assert warming.is_done(0)
+        assert not warming.wait_until_done(0)
+    assert warming.wait_until_done(0)

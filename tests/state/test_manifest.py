@@ -20,7 +20,7 @@ from cep.state import manifest
 from cep.state.checkpoints import Checkpoints, Part, payload_bytes, restore
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore, check_manifest
-from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
+from cep.state.savepoints import NAME, load_lists, load_savepoint, open_savepoint, write_savepoint
 from cep.state.target import Target
 
 SHA256 = hashlib.sha256(b"x").hexdigest()
@@ -160,7 +160,7 @@ def forged(target: Path, name: str, file_name: str, content: bytes) -> None:
 def load_all(target: Target, work: Path, lists: Path) -> None:
     savepoint = open_savepoint(target, work)
     load_savepoint(savepoint, MemoryStore(), range(4), work)
-    load_beside(savepoint, lists)
+    load_lists(savepoint, lists)
 
 
 @pytest.mark.parametrize("how", ["absolute", "upwards"])

@@ -45,7 +45,7 @@ from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.rulebook.trust import Signable, digest_of, line_of
 from cep.runners.handover.payload import payload_in
 from cep.runners.spark.savepoint import save_for_both
-from cep.state.savepoints import load_beside, open_savepoint
+from cep.state.savepoints import load_lists, open_savepoint
 from cep.state.target import Target
 from cep.step.job import Job
 from cep.step.rules import apply_records, rule_status
@@ -259,7 +259,7 @@ def test_a_job_taken_over_and_one_built_from_the_topic_refuse_the_same_change(re
     job = Job.from_json(payload.job)
     lists = ListStore(release / "lists")
     (release / "lists").mkdir()
-    load_beside(savepoint, release / "lists")
+    load_lists(savepoint, release / "lists")
     taken_over = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains, lists)
     taken_over.keep_levels(job.levels_count)
     records = [parsed(json.loads(line)["value"]) for line in lines_of(release / "topic.jsonl")]

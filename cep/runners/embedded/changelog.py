@@ -70,14 +70,14 @@ _PARTS_VALUE = struct.Struct(f">{len(_IN_PARTS)}sHI")
 
 
 class Carrier(Protocol):
-    """A sink of alerts in Kafka, whose transactions also write the changelog's entries to the changelog's topic."""
+    """A Kafka sink whose transactions write alerts and, to another topic, the changelog (changes of the store)."""
 
     def open(self) -> None:
         """End a transaction that an earlier process left open. Raises: SinkError."""
         ...
 
     def add_to_next_write(self, topic: str, entries: Sequence[Entry]) -> None:
-        """Write these entries in the transaction of the next alerts, which may be none."""
+        """Write these entries in the transaction of the next delivery, even if it has no alerts."""
         ...
 
     def write_alone(self, topic: str, entries: Iterator[Entry]) -> None:
@@ -112,8 +112,8 @@ class Changelog:
         self._pending: dict[bytes, bytes | None] = {}  # changes for the next delivery; None: the entry is gone
         self.pending_bytes = 0
         self._pending_commits: list[int] = []  # commits whose changes are pending
-        self._delivered_commits: list[int] = []  # sent; the next commit drops their lists of changes.
-        self._has_identity = False  # True once the store has the names of the topic and of the job.
+        self._delivered_commits: list[int] = []  # in the topic; the next commit deletes their lists of keys.
+        self._has_identity = False  # True once this process has stored the names of topic and job.
         self._sent_lists: dict[str, int] = {}  # name of a list → number of its parts in the topic
         self._parts_counts: dict[bytes, int] = {}  # store key → parts, of large entries that the topic has in parts
 
@@ -141,10 +141,10 @@ class Changelog:
         return progress.committed_ms
 
     def last_head(self) -> Head | None:
-        """Return the last commit in the topic, None for an empty one. Raises: SourceError, SinkError, StateError."""
+        """Return the last commit in the changelog topic, or None. Raises: SourceError, SinkError, StateError."""
         ask_in_time(self._carrier.open)  # an open transaction would hide the end of the topic
         whole, span = self._topic_range(), _LOOK_BACK
-        while True:  # the last transaction has it, and compaction leaves it
+        while True:  # each commit writes its record (`HEAD`) to the topic, and compaction keeps the last one
             start = max(whole.start, whole.end - span)
             entries: dict[bytes, bytes | None] = {}
             for records in read_range(self._settings, replace(whole, start=start)):
@@ -224,7 +224,7 @@ class Changelog:
         store.delete_range(_PARTS)
 
     def resume(self, store: DurableStore, lists: ListStore) -> None:
-        """Continue from a store that has commits: copy it to a topic that is empty, and collect its unsent changes.
+        """Continue a store that has commits: copy all of it to an empty topic, and collect the changes not sent yet.
 
         Raises: UsageError for a topic with other contents; SinkError, SourceError, StoreError.
         """
@@ -249,10 +249,10 @@ class Changelog:
         elif store.get(_JOB) not in (None, self._job):
             raise self._other_job_error(store.get(_JOB) or b"")
         keys: dict[bytes, None] = {}
-        for key, value in store.scan(_CHANGED):
+        for key, value in store.scan(_CHANGED):  # for each commit that was not sent: the keys of its changes
             self._pending_commits.append(_NUMBER.unpack(split_key(key).item)[0])
             keys.update(dict.fromkeys(_unpack_keys(value)))
-        # Keys of parts are not in the store: None removes the part, and `_split_large` adds the present parts again.
+        # The store has large entries whole: None removes the key of a part, `_split_large` adds the present parts.
         changes = dict(zip(keys, store.multi_get(list(keys)), strict=True))
         self._add_pending(self._split_large(changes, WriteBatch()))
 
@@ -276,7 +276,7 @@ class Changelog:
         return OffsetRange(self.topic, 0, first[0], last[0])
 
     def collect(self, batch: WriteBatch, store: DurableStore, lists: ListStore, commit_number: int) -> None:
-        """Collect a commit's changes for the topic. A list of their keys in `batch` lets a later start send them."""
+        """Collect a commit's changes for the topic. `batch` gets their keys, so that the next start sends them."""
         changes = self._split_large(_changed_entries(batch, store), batch)
         if not self._has_identity:  # the first commit of this process
             self._has_identity = True
@@ -284,7 +284,7 @@ class Changelog:
                 changes[key] = value
                 batch.put(key, value)
         for delivered in self._delivered_commits:
-            batch.delete(_commit_key(delivered))  # its list of keys
+            batch.delete(_commit_key(delivered))  # its list of keys, which no start needs any more
         self._delivered_commits = []
         batch.put(_commit_key(commit_number), _pack_keys(changes))
         self._pending_commits.append(commit_number)
@@ -310,17 +310,17 @@ class Changelog:
         self._delivered_commits += commits
 
     def _split_large(self, changes: dict[bytes, bytes | None], counts: WriteBatch) -> dict[bytes, bytes | None]:
-        """Replace large entries by parts that fit into a record, remove earlier parts. `counts` gets their number."""
+        """Replace large entries by parts that fit into a record, and remove older parts. `counts` gets their number."""
         large = {key: value for key, value in changes.items() if value and len(value) > CHANGELOG_PART_BYTES}
-        for key in [*large, *(self._parts_counts.keys() & changes.keys() - large.keys())]:
-            data, before = large.get(key, b""), self._parts_counts.pop(key, 0)
+        for key in [*large, *(self._parts_counts.keys() & changes.keys() - large.keys())]:  # large now or before
+            data, parts_before = large.get(key, b""), self._parts_counts.pop(key, 0)
             count = -(-len(data) // CHANGELOG_PART_BYTES)
             if count:
                 changes[key], self._parts_counts[key] = _PARTS_VALUE.pack(_IN_PARTS, _PARTS_FORMAT, count), count
                 counts.put(_parts_count_key(key), _LENGTH.pack(count))
             else:
                 counts.delete(_parts_count_key(key))
-            for part in range(max(count, before)):
+            for part in range(max(count, parts_before)):
                 start = part * CHANGELOG_PART_BYTES
                 changes[_part_key(key, part)] = data[start : start + CHANGELOG_PART_BYTES] if part < count else None
         return changes
@@ -375,7 +375,7 @@ def _list_key(name: str, part: int) -> bytes:
 
 
 def _write_list_part(folder: Path, key: bytes, value: bytes | None) -> None:
-    """Write one part of a list's file, or remove the file if the value is None."""
+    """Write the part of a list's file that `key` names. The value None means that the list is gone: remove its file."""
     parts = split_key(key)
     try:
         name, (part,) = parts.name.decode(), _LENGTH.unpack(parts.item)
@@ -385,11 +385,11 @@ def _write_list_part(folder: Path, key: bytes, value: bytes | None) -> None:
         raise StateCorruptError(f"a changelog names part {part} of the list {name!r}, which no job writes")
     path = path_inside(folder, ListStore(folder).path(name).name)
     if value is None:
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # each part of a list that is gone says so; one suffices
         return
     folder.mkdir(parents=True, exist_ok=True)
     with path.open("r+b" if path.exists() else "wb") as file:
-        file.seek(part * _LIST_PART_BYTES)
+        file.seek(part * _LIST_PART_BYTES)  # all parts but the last have this size
         file.write(value)
 
 

@@ -58,11 +58,11 @@ from cep.runners.embedded.outlets import Outlets
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
 from cep.sources.live.base import GappedSource, IdentifiedSource, LiveSource
-from cep.state.checkpoints import BESIDE, Checkpoints
+from cep.state.checkpoints import LISTS_FOLDER, Checkpoints
 from cep.state.memory import MemoryStore
 from cep.state.store import DurableStore, WriteBatch
 
-_LINKS = "links"
+_LINKS = "links"  # a folder: hard links to the files that a checkpoint copies
 _LOOK_S = 0.2  # between two looks at a job whose end waits for sinks
 DELIVERED = "delivered"  # a file that says up to which checkpoint, once the process has ended in order
 
@@ -172,8 +172,8 @@ class Commits:
         # True: all output is delivered and in a checkpoint. False: the process ends while sinks lack some of it. None:
         # the job works, or had an error.
         self._is_all_delivered: bool | None = None
-        # The files of lists are in the folder `BESIDE` next to the store, as in a checkpoint.
-        self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / BESIDE)
+        # The files of lists are in the folder `LISTS_FOLDER` next to the store, as in a checkpoint.
+        self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / LISTS_FOLDER)
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
         else:
@@ -188,8 +188,8 @@ class Commits:
     def _open(
         self, folder: Path, on_checkpoint: Callable[[int], None], on_failed: Callable[[StoreError], None]
     ) -> tuple[DurableStore, CheckpointCopies]:
-        """Open the store. If it is an older copy, sinks may have later alerts: then set `from_checkpoint_ms`."""
-        # Step R1 of a start: open.
+        """Open the store. If it is an older copy, set `from_checkpoint_ms`: `resume` asks sinks for later alerts."""
+        # Step R1 of a start (module docstring): open.
         self._on_step("R1")
         settings = self._settings
         (folder / DELIVERED).unlink(missing_ok=True)  # the file says that the last process ended in order
@@ -217,7 +217,7 @@ class Commits:
         if head is None:
             return
         if head.groups != engine.groups:
-            stored, given = _shown(head.groups), _shown(engine.groups)
+            stored, given = _groups_text(head.groups), _groups_text(engine.groups)
             raise UsageError(
                 f"the checkpoint is of the key groups {stored}, not {given}; start it with --groups {stored}, or make "
                 "a savepoint and restore it with the key groups of each process"
@@ -313,15 +313,15 @@ class Commits:
     def settle(
         self, engine: Engine, sources: Sources, outlets: Outlets, while_waiting: Callable[[], None] = lambda: None
     ) -> None:
-        """Commit and deliver everything, and then copy the store, without undelivered alerts, to a checkpoint.
+        """End a job whose events have ended: commit and deliver everything, then copy the store to a last checkpoint.
 
         `while_waiting` is called now and then while this waits. Raises: SinkError, StoreError.
         """
         if self.checkpoints is None:  # a job without a folder does not commit
             return
         self._drain(engine, sources, outlets, deadline_s=None, while_waiting=while_waiting)
-        if not self._is_in_memory:
-            self.finish(wait=True)  # an earlier checkpoint
+        if not self._is_in_memory:  # the commits of a store in memory are checkpoints
+            self.finish(wait=True)  # of an earlier checkpoint, which may still be copied
             self.checkpoint(engine)
             self.finish(wait=True)
         self._is_all_delivered = True
@@ -350,7 +350,7 @@ class Commits:
         self, engine: Engine, sources: Sources, outlets: Outlets, deadline_s: float | None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> bool:  # fmt: skip
-        """Commit everything, and deliver it to each sink as fast as the sink accepts it, until the deadline.
+        """Commit everything; then deliver it to each sink as fast as the sink accepts it, at most until the deadline.
 
         Returns: whether all sinks have all alerts. Raises: SinkError, StoreError; SinkAwayError without a deadline.
         """
@@ -363,7 +363,7 @@ class Commits:
                     raise
             # A delivery starts with a commit: commit again if alerts wait and the earlier delivery is over.
             if not is_committed or self.deliveries.needs_commit:
-                is_committed = self.begin(engine, sources, outlets) or is_committed
+                is_committed = self.begin(engine, sources, outlets) or is_committed  # False: a checkpoint is copied
             futures = self._futures()
             if is_committed and not futures:
                 return self.deliveries.is_over
@@ -381,18 +381,18 @@ class Commits:
     def close(self) -> None:
         """Wait for background work unless a sink hangs, close the store, and note in the folder if all is delivered."""
         folder, checkpoints = self._settings.folder, self.checkpoints
-        waits = self._is_all_delivered is not False  # False: deliveries hang, and are left; None: an error
+        waits = self._is_all_delivered is not False  # False: sinks hang; None: an error
         self._log.close()
         self.deliveries.close(wait=waits)
         if checkpoints is not None and waits:
             checkpoints.close()
-        with suppress(StateError):  # if the disk was full, this reports it again; the commits exist
+        with suppress(StateError):  # a full disk, which was reported before; commits are stored
             self.store.close()
         if folder is not None and checkpoints is not None and checkpoints.last is not None and self._is_all_delivered:
-            with suppress(OSError):  # without this file, a savepoint asks for another orderly end
+            with suppress(OSError):  # a savepoint, which reads the file, asks for another run then
                 replace_file(folder / DELIVERED, str(checkpoints.last.number).encode())
         self._lock.close()
 
 
-def _shown(groups: range) -> str:
+def _groups_text(groups: range) -> str:
     return f"{groups.start}-{groups.stop - 1}"

@@ -59,12 +59,12 @@ class Head:
     """The entry of a commit: its number, and the positions of sources and sinks."""
 
     number: int
-    base: int  # added to `number` for sinks
+    base: int  # added to `number` for sinks, whose numbers go on though a restored job counts from 0
     lineage: str  # names the store from its creation on
-    groups: range
-    totals: Mapping[str, int]
+    groups: range  # the key groups of the process
+    totals: Mapping[str, int]  # counters of the whole job
     positions: Mapping[str, Mapping[str, int]]
-    lanes: Mapping[str, SinkPosition] = field(default_factory=dict)  # by sink; "": all sinks, in an earlier build
+    lanes: Mapping[str, SinkPosition] = field(default_factory=dict)  # of each sink; "": of all, in an earlier build
     batch_id: int = 0  # of the next micro-batch
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics in `positions`
 

@@ -28,7 +28,7 @@ class CheckpointCopies:
     ) -> None:  # fmt: skip
         """`numbers` (of the last commit) change with each commit. `totals` and `on_failed` are told of each failure."""
         self._checkpoints = checkpoints
-        self._is_in_memory = settings.backend == "memory"
+        self._is_in_memory = settings.backend == "memory"  # then a failed checkpoint ends the job
         self.interval_s = settings.checkpoint_ms / 1_000
         self._numbers = numbers
         self._totals = totals
@@ -36,7 +36,7 @@ class CheckpointCopies:
         self._copying: tuple[int, Future[Published]] | None = None  # the checkpoint under way: its commit, its end
         self._checkpointed_commit = -1  # the commit in the last checkpoint; -1: this process has made none
         self._began_s = time.monotonic()  # when the last checkpoint began
-        self._at_risk_since_s: float | None = None  # when the first commit came that no checkpoint has
+        self._uncopied_since_s: float | None = None  # when the first commit came that no checkpoint has
         self.last: Published | None = None
         self.error: StoreError | None = None  # of the last checkpoint, if it failed
 
@@ -58,11 +58,11 @@ class CheckpointCopies:
     @property
     def uncheckpointed_s(self) -> float:
         """The seconds for which commits have been on this disk alone."""
-        return 0.0 if self._at_risk_since_s is None else time.monotonic() - self._at_risk_since_s
+        return 0.0 if self._uncopied_since_s is None else time.monotonic() - self._uncopied_since_s
 
     def note_commit(self) -> None:
         """Note a commit, which no checkpoint has yet."""
-        self._at_risk_since_s = time.monotonic() if self._at_risk_since_s is None else self._at_risk_since_s
+        self._uncopied_since_s = time.monotonic() if self._uncopied_since_s is None else self._uncopied_since_s
 
     def begin(self, engine: Engine, store: DurableStore, lists: ListStore) -> None:
         """Begin a checkpoint of the store as it is, while no other one is being copied. Raises: StoreError."""
@@ -89,7 +89,7 @@ class CheckpointCopies:
             self._on_failed(error)
         else:
             self._checkpointed_commit, self.error = commit_number, None
-            self._at_risk_since_s = self._began_s if self.lacks_commits else None  # later commits, if any
+            self._uncopied_since_s = self._began_s if self.lacks_commits else None  # later commits, if any
 
     def close(self) -> None:
         """Wait for the checkpoint that is being copied."""

@@ -67,7 +67,7 @@ class Deliveries:
     def __init__(
         self, numbers: Numbers, totals: Counter[str], changelog: Changelog | None, on_step: Callable[[str], None]
     ) -> None:
-        """Begin without sinks. `numbers`: the last commit's. `totals` gets the number of alerts that a sink takes."""
+        """Begin without sinks. `numbers`: of the last commit. `totals` counts alerts. `on_step` gets names of steps."""
         self.queues: list[DeliveryQueue] = []  # one for each sink
         self.direct_queues: DirectQueues | None = None  # the deliveries of a job whose alerts wait for no commit
         self.undelivered = Undelivered()
@@ -76,14 +76,14 @@ class Deliveries:
         self._outlets: Outlets | None = None  # of the queues
         self._numbers = numbers
         self._totals = totals
-        self._changelog = changelog
+        self._changelog = changelog  # the copy of the store in Kafka
         self._on_step = on_step
 
     def requeue_stored(self, outlets: Outlets, head: Head, store: KeyedStore) -> dict[str, SinkPosition]:
         """Queue the alerts in the store again for the sinks that lack them. Return the stored position of each sink."""
-        positions = self._open_queues(outlets, head.lanes, store)
+        positions = self._open_queues(outlets, head.lanes, store)  # lanes: positions, by sink
         names = [queue.name for queue in self.queues if queue.outlet.takes_alerts]
-        self._recalled_ids = RecalledIds.stored(store, names)
+        self._recalled_ids = RecalledIds.stored(store, names)  # alerts that sinks have from before a restore
         for commit, outgoing in Outgoing.stored(store).items():
             sinks_count = 0
             for queue in self.queues:
@@ -116,12 +116,12 @@ class Deliveries:
     def _open_queues(
         self, outlets: Outlets, stored: Mapping[str, SinkPosition], store: KeyedStore
     ) -> dict[str, SinkPosition]:
-        """Make a queue for each sink, and report waiting alerts of removed sinks. Return the position of each sink."""
+        """Make a queue for each outlet (sink), report alerts left for removed sinks. Return the sinks' positions."""
         queues, gone = open_queues(outlets.all, stored, self._numbers.last, has_changelog=self._changelog is not None)
         for queue in self.queues:  # of earlier outlets, to which all is delivered
             queue.close(wait=False)
         self.queues, self._outlets = [queue for queue, _ in queues], outlets
-        for name in sorted(gone):
+        for name in sorted(gone):  # removed sinks
             left = [item for commit, item in Outgoing.stored(store).items() if commit > stored[name].position]
             if left:
                 outlets.abandoned(name, sum(item.alerts.num_rows for item in left))
@@ -135,8 +135,8 @@ class Deliveries:
     def save(self, batch: WriteBatch, number: int, outlets: Outlets, store: KeyedStore) -> None:
         """Add the output since the last commit to the batch of a commit, and remove the output that all sinks have."""
         if outlets is not self._outlets:
-            self._open_queues(outlets, {}, store)
-        self.undelivered.forget(batch)
+            self._open_queues(outlets, {}, store)  # the sinks are new
+        self.undelivered.forget(batch)  # output that all sinks have
         if self._pending:
             outgoing = Outgoing(self._pending.table(), tuple(self._pending.dead_letters))
             since_ms = int(time.time() * 1_000)
@@ -145,7 +145,7 @@ class Deliveries:
                 outgoing.save(batch, number)
                 self.undelivered.add(number, outgoing, sinks_count)
             self._pending = PendingOutput()
-        self._recalled_ids.save(batch)
+        self._recalled_ids.save(batch)  # alerts that sinks have from before a restore
 
     def plan(self, number: int) -> tuple[Starting, dict[str, SinkPosition]]:
         """Choose the deliveries that a commit starts. Return them, and each sink's position for the store."""
@@ -178,9 +178,9 @@ class Deliveries:
                 changelog.add_to_next_write(entries)
             self._deliver(outlets, queue, items, number)
             sink_position = queue.outlet.sink.place() if isinstance(queue.outlet.sink, RecallingSink) else ""
-            return [sink_position] if sink_position else []  # after which the sink can report later alerts
+            return [sink_position] if sink_position else []  # a restored job asks for alerts after it
 
-        queue.begin(number, commits[-1] if commits else number, deliver, changed_commits)
+        queue.begin(number, commits[-1] if commits else number, deliver, changed_commits)  # none: changes alone
 
     def _deliver(self, outlets: Outlets, queue: DeliveryQueue, items: Sequence[Outgoing], number: int) -> None:
         self._on_step("4")

@@ -79,7 +79,7 @@ class StoredLastAlerts(suppression.LastAlerts):
             if last_alert is None:
                 batch.delete(_fired_key(*rule_and_key))
             else:
-                fired_ms, suppress_ms, severity_rank, measure = last_alert
+                fired_ms, suppress_ms, severity_rank, measure = last_alert  # measure: `escalate` reads it
                 # The complement is negative and marks this form: builds up to 0.2.0 wrote the first two numbers alone.
                 value = _VALUES.pack(fired_ms, ~suppress_ms, severity_rank, measure)
                 batch.put(_fired_key(*rule_and_key), value + rule_and_key[1].encode())
@@ -145,7 +145,7 @@ class Engine:
         self, job: Job, initial: tuple[bytes, ...], store: DurableStore, workers: Workers,
         lists: ListStore | None = None,
     ) -> None:  # fmt: skip
-        """Begin without keyed state; a share is the part of one thread. `lists` has lists; None: they are in memory."""
+        """Begin without keyed state. `initial`: records of the first rules. `lists`: a store; None: in memory."""
         end = job.groups_count if workers.end_group is None else workers.end_group
         assert 0 <= workers.first_group < end <= job.groups_count, "key groups of this process"
         self.job = job
@@ -158,7 +158,7 @@ class Engine:
         count = min(workers.count, len(self.groups))
         bytes_max = workers.page_bytes_max
         each_max = None if bytes_max is None else bytes_max // (count * len(job.domains))
-        paging = PageSettings(min(PAGES_MAX, job.pages_count * PAGES_FACTOR), each_max)
+        paging = PageSettings(min(PAGES_MAX, job.pages_count * PAGES_FACTOR), each_max)  # a page has a few keys
         self._rules = JobRules(job, initial, job_lists=lists)
         self._shapes = Shapes(store)  # the layouts of stored pages
         self._shares = Shares(self._rules, self.groups, store, self._shapes, paging, count)
@@ -240,10 +240,10 @@ class Engine:
         group = int(key_groups(keys, self.job.groups_count)[0])
         levels = self._programs()
         stored: list[StoredPage] = []
-        for level, share in self._shares.with_group(group):
+        for level, share in self._shares.with_group(group):  # share: the state of one thread's key groups
             for domain, pages in zip(self.job.domains, share.pages, strict=True):
                 program = levels[level].get(domain)
-                page = None if program is None else pages.take(pages.slots(keys), program)[0]  # slots: numbers of pages
+                page, _ = (None, 0) if program is None else pages.take(pages.slots(keys), program)
                 if page is not None:
                     stored.append(StoredPage(group, domain, encode_page(page)))
         return stored, levels
@@ -262,7 +262,7 @@ class Engine:
         self._last_alerts.put(suppression.fired_from_json(warm.about.memory))
         self._progress = replace(self._progress, since_ms=warm.about.since_ms, watermark_ms=warm.about.until_ms - 1)
         for level, programs in enumerate(self._programs()):
-            shares = self._shares.by_level[level]
+            shares = self._shares.by_level[level]  # of each thread: the state of its key groups
             for domain_number, whole in states_by_domain(warm, self.job, level, programs):
                 program = programs[self.job.domains[domain_number]]
                 for owner, part in divide(whole, self._shares.owners, program.row_registers):
@@ -330,7 +330,7 @@ class Engine:
             progress = orjson.loads(stored_values[b"times"])
         except ValueError as error:
             raise StateCorruptError(f"the store does not describe a job ({error!r}); restore a checkpoint") from error
-        # A store of an earlier build does not say how many pages a key group has.
+        # A page has the state of a few keys. An earlier build did not store how many pages a key group has.
         pages_count = progress.get("pages", min(PAGES_MAX, self.job.pages_count * _EARLIER_PAGES_FACTOR))
         if not isinstance(pages_count, int) or not 1 <= pages_count <= PAGES_MAX:
             raise StateCorruptError(f"the store has {pages_count!r} pages a key group; restore a checkpoint")
@@ -396,7 +396,7 @@ class Engine:
         Pages go to the store at once, the rest with `save_whole`. Returns: the number of entries. Raises: StateError.
         """
         self._restore_progress(saved_progress)
-        self._last_alerts.put(suppression.fired_from_json(saved_progress["held_memory"]))
+        self._last_alerts.put(suppression.fired_from_json(saved_progress["held_memory"]))  # for suppression
         entries_count, levels = 0, self._programs()
         for group in self.groups:
             group_entries = list(entries(group))

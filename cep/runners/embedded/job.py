@@ -54,7 +54,7 @@ from cep.sinks.files import DeadLetterFiles
 from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
 from cep.sources.live import kinds as source_kinds
 from cep.sources.registry.kafka import decode
-from cep.state.checkpoints import BESIDE
+from cep.state.checkpoints import LISTS_FOLDER
 from cep.step.job import Job
 
 _FOLLOW_S = 0.25
@@ -67,7 +67,7 @@ def wait_for_turn(
     settings: Settings, store: StoreSettings, changelog: Changelog | None, observed: Observed, log: Log,
     stop: threading.Event,
 ) -> Iterator[Callable[[], bool]]:  # fmt: skip
-    """Wait until this process may work on the job, or `stop` is set. Return the lease at the end.
+    """Wait until this process may work on the job, or `stop` is set. Give the lease up after the block.
 
     Yields: a function that says whether it may send, and raises SinkError once another process has taken over. Without
     `--standby` that is always. Raises: UsageError without a changelog; the errors of `stand_by`.
@@ -77,9 +77,9 @@ def wait_for_turn(
         return
     if changelog is None or store.folder is None:
         raise UsageError("--standby needs --changelog TOPIC: a standby takes the state of the job from there")
-    waiting = _Waiting(observed, log)
+    waiting = _StandbyReport(observed, log)
     with Lease(source_kinds.kafka_client(settings), changelog.topic, stop.set) as lease:
-        if not _has_at_once(lease, stop):
+        if not _gets_lease_soon(lease, stop):
             waiting.begin(changelog.topic)
             warming = Warming()  # while the standby follows, so that the state is here before the kernels are compiled
             try:
@@ -91,7 +91,7 @@ def wait_for_turn(
         yield lease.is_here
 
 
-def _has_at_once(lease: Lease, stop: threading.Event) -> bool:
+def _gets_lease_soon(lease: Lease, stop: threading.Event) -> bool:
     deadline_s = time.monotonic() + _AT_ONCE_S
     while time.monotonic() < deadline_s and not (stop.is_set() or lease.is_elsewhere):
         if lease.is_here():
@@ -101,12 +101,12 @@ def _has_at_once(lease: Lease, stop: threading.Event) -> bool:
 
 
 @dataclass
-class _Waiting:
+class _StandbyReport:
     """The log lines and health of a standby: a process that follows the changelog topic until it may take over."""
 
     observed: Observed
     log: Log
-    since_s: float | None = None
+    since_s: float | None = None  # when it began to stand by (monotonic); None: it had the lease at once
     offset: int = field(default=-1, init=False)  # in the topic; -1: not at its end yet
 
     def begin(self, topic: str) -> None:
@@ -117,14 +117,14 @@ class _Waiting:
     def follow(self, offset: int) -> None:
         """Note that all up to an offset is here: the process is ready to take over."""
         if self.offset < 0:
-            self.observed.begin()  # the process has its state
+            self.observed.begin()  # health: ready, because it has the state of the job
             self.log.tell("standby_ready", f"ready to take over: has the state up to offset {offset:,}", offset=offset)
         self.offset = offset
         self.observed.idle()  # it is alive
 
     def end(self) -> None:
         self.observed.measured({"standby": 0.0}, {})
-        self.observed.has_begun = False  # until it has read its sources
+        self.observed.has_begun = False  # health: not ready until it has read its sources
         if self.since_s is not None:
             seconds = round(time.monotonic() - self.since_s, 1)
             self.log.tell("took_over", f"takes over the job, after {seconds:.0f} s of standing by", seconds=seconds)
@@ -144,7 +144,7 @@ def stand_by(
         with settings.open(copied / STORE_PART) as store:
             while not (has_lease() or stop.is_set()):
                 with suppress(SourceError):  # the health watch (runners/watch.py) reports that no broker answers
-                    followed(changelog.follow(store, lists_folder=copied / BESIDE))
+                    followed(changelog.follow(store, lists_folder=copied / LISTS_FOLDER))
                 stop.wait(_FOLLOW_S)
 
 
@@ -184,10 +184,10 @@ class EmbeddedRunner(JobRunner):
 
     def run(self, start: JobStart) -> None:
         """Open the sources and sinks of the job, wait for the lease if this is a standby, work, and close them."""
-        settings, begins, checkpoint = start.settings, start.begins, start.settings.job.checkpoint
-        job, initial, workers = start.job, begins.initial, _workers(settings, start.job)
+        settings, beginning, checkpoint = start.settings, start.beginning, start.settings.job.checkpoint
+        job, initial, workers = start.job, beginning.initial, _workers(settings, start.job)
         if checkpoint is not None:
-            job, initial, _ = open_folder(settings.job, checkpoint, job, begins, start.log)
+            job, initial, _ = open_folder(settings.job, checkpoint, job, beginning, start.log)
         with compiled_ahead(MATCHERS):  # kernels, in the background
             status = made_topics(settings)
             sources = _sources(settings, start.until_end, accepts_gap=self.accepts_gap)
@@ -225,10 +225,10 @@ def _work(
     )
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}", reason=refused)
-    start.begins.lists.copy_into(commits.lists)
+    start.beginning.lists.copy_into(commits.lists)
     engine = engine_of(store=commits.store, lists=commits.lists)
     if commits.head is None:
-        commits.totals.update(_begin(engine, start.begins.warm))
+        commits.totals.update(_begin(engine, start.beginning.warm))
     reports = JobReports(start, engine, commits, sources, status, outlets.patience)
     pace = Pace(
         _interval_ms(settings), _sends_at_once(settings), settings.job.trigger,
@@ -289,10 +289,10 @@ def _outlets(start: JobStart) -> Outlets:
     settings, observed = start.settings, start.observed
     folder = settings.job.checkpoint or settings.output.dead_letters  # without a folder, suppressed alerts are dropped
     sends_at_once = _sends_at_once(settings)
-    # The name of transactions. Alerts that do not wait for commits are sent without one.
+    # The name of Kafka's transactions. Alerts that do not wait for commits are sent without a transaction.
     name_in_topic = None if sends_at_once else partial(_name_in, settings)
     job = sink_kinds.SinkJob(settings, observed.refused, name_in_topic, client_of(settings))
-    # With a changelog, Kafka comes last: its copy of the store then belongs to alerts that all other sinks have.
+    # Kafka comes last: its transaction also has the changelog (copy of the store), after all other sinks are served.
     sinks = dict(sorted(sink_kinds.open_sinks(job).items(), key=lambda named: isinstance(named[1], _KAFKA_SINKS)))
     observed.sink_names, observed.sink_addresses = tuple(sinks), sink_kinds.sink_addresses(settings)
     return Outlets(

@@ -41,14 +41,14 @@ class Lease(Closing):
     """The right to work on a job, for one process of several. A thread of its own keeps it."""
 
     def __init__(self, settings: KafkaSettings, topic: str, on_taken: Callable[[], None] = lambda: None) -> None:
-        """Request the lease. `on_taken` is called in the lease's thread once another process has it after this one."""
+        """Request the lease of the job with changelog `topic`. `on_taken` is called once another process has it."""
         self._topic = topic
         self._on_taken = on_taken
         self._is_assigned = False  # True while the brokers give this process the partition
         self.is_elsewhere = False  # the brokers have answered, and another process has it
         self._number: int | None = None  # of this owner, one more than of the owner before, once committed
         self._is_taken = False  # True once another process has committed its number
-        self._refused: str | None = None
+        self._refusal: str | None = None  # the reason of the brokers, if they refuse
         self._asked_s = self._valid_until_s = float("-inf")
         self._ended = threading.Event()
         fixed: dict[str, Any] = {
@@ -74,8 +74,8 @@ class Lease(Closing):
                 f"{TAKEN_OVER} (the lease on {self._topic}): this one was silent for more than "
                 f"{LEASE_MS / 1_000:.0f} s; {TAKEN_OVER_HELP}"
             )
-        if self._refused is not None:
-            raise SinkError(f"the brokers refuse the lease on {self._topic}: {self._refused}; allow group {self.group}")
+        if self._refusal is not None:
+            raise SinkError(f"the brokers refuse the lease on {self._topic}: {self._refusal}; allow group {self.group}")
         return time.monotonic() < self._valid_until_s
 
     @property
@@ -97,21 +97,21 @@ class Lease(Closing):
                 self._keep_lease()
             except KafkaException as error:  # unreachable brokers return; until then the lease runs out
                 if error.args[0].code() in _REFUSALS:
-                    self._refused = reason_of(error)
+                    self._refusal = reason_of(error)
                 self._ended.wait(_POLL_S)
 
     def _keep_lease(self) -> None:
-        """Poll the group once; request or confirm the lease: a number of the owner, committed as the group's offset."""
+        """Poll the group once; request or confirm the lease. The owner with the highest committed number has it."""
         message = self._consumer.poll(_POLL_S)  # runs the callbacks below; the partition is paused and gives no records
         error = None if message is None else message.error()
         if error is not None and error.code() in _REFUSALS:
-            self._refused = error.str()
+            self._refusal = error.str()
         now_s = time.monotonic()
         if now_s - self._asked_s < LEASE_CONFIRM_MS / 1_000:
             return
         if self._number is None and self._is_assigned:
             self._asked_s = now_s
-            number = self._committed_number() + 1
+            number = self._committed_number() + 1  # stored as the group's offset
             if self._is_assigned:  # still: meanwhile a callback may have noted that it is revoked
                 self._commit(number, now_s)
                 self._number = number

@@ -30,7 +30,7 @@ from cep.base.errors import StateCorruptError, StateError, StoreError
 from cep.base.files import replace_file
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head, store_of_payload
-from cep.state.checkpoints import BESIDE, PAYLOAD, Restored, checkpoint_numbers, payload_bytes, restore
+from cep.state.checkpoints import LISTS_FOLDER, PAYLOAD, Restored, checkpoint_numbers, payload_bytes, restore
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import DurableStore
@@ -142,7 +142,7 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
         opened, refused = _open_local_store(settings, target, working, changelog)
         if opened is not None:
             return Opened(target, *opened, None, refused)
-    replayed_ms = _replay_changelog(settings, changelog, working) if followed_ms is None else followed_ms
+    replayed_ms = _replay_changelog(settings, changelog, working) if followed_ms is None else followed_ms  # only once
     if replayed_ms is not None:  # the changelog has a store
         store = settings.open(working / STORE_PART)
         return Opened(target, store, read_head(store), None, refused, replayed_ms)
@@ -152,7 +152,7 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
             "in a new folder"
         )
     shutil.rmtree(working, ignore_errors=True)
-    # The second place: a savepoint is restored into the job's folder, even if the job has another target.
+    # A savepoint is restored into the job's folder, even if checkpoints go to another target: look there second.
     restored = restore(target, working) or restore(default_target(folder), working)
     if restored is not None:
         try:
@@ -173,11 +173,11 @@ def _replay_changelog(settings: StoreSettings, changelog: Changelog | None, work
     if not changelog.is_followed:  # the folder is not a standby's, which has read the changelog into it
         shutil.rmtree(incoming, ignore_errors=True)
     with settings.open(incoming / STORE_PART) as store:
-        replayed_ms = changelog.replay(store, lists_folder=incoming / BESIDE)
+        replayed_ms = changelog.replay(store, lists_folder=incoming / LISTS_FOLDER)
         head = read_head(store)
     if replayed_ms is not None and head is not None:
         shutil.rmtree(working, ignore_errors=True)
-        (incoming / PAYLOAD).write_bytes(payload_of(head.lineage))  # marks it as a copy of the store with this name
+        (incoming / PAYLOAD).write_bytes(payload_of(head.lineage))  # the name of the store that it copies
         incoming.rename(working)
         return replayed_ms
     shutil.rmtree(incoming, ignore_errors=True)
@@ -207,7 +207,7 @@ def _open_local_store(
             return None, (f"the local store: {error}",)
         if head is None or newest_lineage not in (None, head.lineage, restored_lineage):
             return None, ()
-        if restored_lineage == head.lineage:  # a copy without a commit of its own: sinks may have later alerts
+        if restored_lineage == head.lineage:  # a copy that has not committed since: sinks may have later alerts
             return None, ()
         if changelog is not None and _is_older_than(head, changelog):  # another process has taken over
             return None, ()

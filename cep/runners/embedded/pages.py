@@ -71,13 +71,13 @@ class Shapes:
             shape = self._shapes[number] = Shape.from_bytes(data)
         return shape
 
-    def learn(self, keyed_state: KeyedState) -> Shape:
-        """Return the shape (layout of rules and columns) of a state, for all threads. `save` stores new ones."""
+    def shape_of(self, keyed_state: KeyedState) -> Shape:
+        """Return the shape (layout of rules and columns) of a state, for all threads. `save` stores new shapes."""
         last_shape = self._last_shape
         if last_shape is not None and last_shape.describes(keyed_state):
             return last_shape
         shape = Shape.of(keyed_state)
-        shared_shape = self._shapes.get(shape.number)
+        shared_shape = self._shapes.get(shape.number)  # a hash of its content
         if shared_shape is None:
             shared_shape = self._shapes[shape.number] = shape
             self._new.append(shape)
@@ -173,7 +173,7 @@ class Pages:
         return pages
 
     def replace_pages(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
-        """Replace pages (packed runs of a few keys) by slot, in memory. A page whose deadline is NEVER is removed."""
+        """Replace pages (packed runs of a few keys) by slot (number), in memory. A deadline of NEVER removes one."""
         filled = deadlines != entries.NEVER
         if np.count_nonzero(filled) < len(filled):
             self._remove(slots[~filled & (self.deadlines[slots] != entries.NEVER)])
@@ -186,7 +186,7 @@ class Pages:
         self._encoded[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
         self._changed.update(slots.tolist())
         self.deadlines[slots] = deadlines
-        np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)  # the earliest of each stretch of slots
+        np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)  # the earliest of each _STRETCH slots
 
     def drop(self) -> int:
         """Remove all pages and return how many runs were in them. Raises: StateError."""
@@ -262,7 +262,7 @@ class MatchedPages:
         if self._open is not None:
             open_slots, _, _ = self._open
             needed_or_open = np.union1d(touched_slots, open_slots)
-            # If these keys leave more than half of the open pages unused, close all; otherwise keep all open.
+            # Open pages are one state, so all are used or all are closed: here, if more than half are not needed.
             if len(needed_or_open) - len(touched_slots) > len(open_slots) // 2:
                 self.close()
             else:
@@ -271,12 +271,12 @@ class MatchedPages:
         return np.union1d(touched_slots, np.concatenate(due)) if any(map(len, due)) else touched_slots
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
-        """Read the pages of these slots as one state of `program`, and count the runs without a rule of it."""
+        """Read the pages of these slots (numbers) as one state of `program`; count the runs that belong to no rule."""
         if self._open is None:
             return self._read_joined(slots, program)
         open_slots, open_state, _ = self._open  # unpacked by an earlier micro-batch
         if not _are_all_in(open_slots, slots):
-            self.close()  # packs them
+            self.close()  # packs all open pages, because some of them are not wanted
             return self._read_joined(slots, program)
         fitted_state, orphans_count = migrate_state(open_state, program)
         packed_state, packed_orphans = self._read_joined(np.setdiff1d(slots, open_slots, assume_unique=True), program)
@@ -312,7 +312,7 @@ class MatchedPages:
 
     def _write(self, slots: Int64, after: KeyedState, program: Program) -> None:
         of_key = slots.searchsorted(self.slots(after.keys))
-        shape = self._parts[0].shapes.learn(after)
+        shape = self._parts[0].shapes.shape_of(after)
         pages, deadlines = pack(after, of_key, len(slots), program.row_registers, shape)
         for part, of_part, first in self._slots_by_part(slots):
             part.replace_pages(slots[of_part] - first, pages[of_part], deadlines[of_part])
@@ -339,13 +339,13 @@ def _bytes_of(keyed_state: KeyedState) -> int:
 def stored_states(
     store: KeyedStore, group: int, domains: Sequence[KeyDomain], programs: Mapping[KeyDomain, Program], level: int
 ) -> Iterator[tuple[KeyDomain, KeyedState]]:
-    """Yield a key group's state by domain at a level (order of rules), migrated to `programs`. Raises: StateError."""
+    """Yield a key group's stored state at one level (order in which rules run) by key domain. Raises: StateError."""
     shapes = Shapes(store)  # the layouts of stored pages
     for domain in domains:
         if domain in programs:
             prefix = prefix_range(group, b"", entries.PAGES, entries.domain_name(domain, level))
             pages = [page for _, page in store.scan(prefix)]
-            joined, _ = joined_pages(pages, shapes, programs[domain])
+            joined, _ = joined_pages(pages, shapes, programs[domain])  # as state of the rules in force
             if joined is not None:
                 yield domain, joined
 
@@ -363,10 +363,10 @@ def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tu
 
 
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
-    """Mark the registers of runs that hold row numbers of events: uint8[rules, registers], rules in the pages' order.
+    """Mark the registers (fields of a run) that hold row numbers of events: uint8[rules, registers], as in pages.
 
-    A rule that is no longer in the program has no marks: its runs are dropped before they are read. A shape is the
-    layout of pages; `is_earlier`: an earlier build wrote them, with registers in other positions.
+    A run is a partial match. A shape is the layout of stored pages, whose rules may differ from the program's. A
+    rule that the program lacks gets no marks: its runs are dropped. `is_earlier`: an earlier build wrote the pages.
     """
     if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
         return program.row_registers
@@ -399,7 +399,7 @@ class StoredHistories:
     """
 
     def __init__(self, store: KeyedStore, names: Sequence[bytes], bytes_max: int | None) -> None:
-        """Create caches of `bytes_max` bytes: half for heads (a page's records of its segments), half for segments."""
+        """Create two caches of half of `bytes_max`: heads (which segments a page has), and segments (past events)."""
         self._store = store
         self._domain_names = names
         self._bytes_max = None if bytes_max is None else bytes_max // 2
@@ -529,10 +529,10 @@ class StoredHistories:
         return block
 
 
-def pasts_of_group(
+def history_pages(
     store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, with_segments: bool
 ) -> Iterator[StoredPast]:
-    """Read a key group's pages of histories (past events of keys), of rules of all levels; segments only if wanted."""
+    """Yield a key group's pages (a few keys each) of histories; `with_segments`: with their past events."""
     domain_of = {entries.domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
     for raw, data in store.scan(prefix_range(key_group, b"", entries.SEGMENTS)) if with_segments else ():

@@ -157,7 +157,7 @@ def open_queues(
 ) -> tuple[list[tuple[DeliveryQueue, SinkPosition]], set[str]]:
     """Create the delivery queue of each sink. Return them with the stored positions, and the names of removed sinks.
 
-    A new sink takes over the alerts that wait for removed ones: then none is named. `newest`: the last commit.
+    A new sink takes over alerts left for removed sinks; otherwise their names are for a warning. `newest`: last commit.
     """
     # An earlier build stored one position for all sinks, under "".
     gone = set() if "" in stored else stored.keys() - {outlet.name for outlet in outlets}
@@ -169,12 +169,12 @@ def open_queues(
         position = stored.get(outlet.name) or stored.get("")
         is_new = is_new or position is None
         position = position or position_of_new
-        carries_changelog = has_changelog and place == len(outlets) and outlet.takes_alerts  # Kafka is the last one
+        carries_changelog = has_changelog and place == len(outlets) and outlet.takes_alerts  # Kafka is last
         queues.append((DeliveryQueue(outlet, position, carries_changelog=carries_changelog), position))
     return queues, set() if is_new else set(gone)
 
 
-_TURN_S = 1.0  # for a sink that answers; after it the job goes on without
+_WAIT_FOR_SINKS_S = 1.0  # for a sink that answers; after it the job goes on without
 
 
 class _Part(NamedTuple):
@@ -205,15 +205,15 @@ class DirectQueues:
             _DirectQueue(outlet, ThreadPoolExecutor(1, f"delivery to {outlet.name}")) for outlet in outlets.all
         ]
 
-    def send(self, alerts: pa.Table, lines: Sequence[bytes], number: int) -> None:
+    def send(self, alerts: pa.Table, dead_letters: Sequence[bytes], number: int) -> None:
         """Queue a micro-batch for all sinks, and wait a moment for sinks that are not late yet. Raises: SinkError."""
         for queue in self._queues:
-            content = queue.outlet.content(alerts, lines)
+            content = queue.outlet.content(alerts, dead_letters)  # the ones for this sink (outlet)
             if len(content):
                 bytes_count = content.nbytes if isinstance(content, pa.Table) else sum(map(len, content))
                 done = queue.thread.submit(self._outlets.send, queue.outlet, content, number)
                 queue.parts.append(_Part(len(content), bytes_count, int(time.time() * 1_000), done))
-        wait([queue.parts[-1].done for queue in self._queues if queue.parts and not queue.is_late], _TURN_S)
+        wait([queue.parts[-1].done for queue in self._queues if queue.parts and not queue.is_late], _WAIT_FOR_SINKS_S)
         for queue in self._queues:
             queue.is_late = bool(queue.parts) and not queue.parts[-1].done.done()
         self.finish()
@@ -274,16 +274,16 @@ class RecalledIds:
     def stored(store: KeyedStore, names: Sequence[str]) -> RecalledIds:
         """Read the ids of alerts that each sink has (as `save` wrote them), for the sinks with these names in order."""
         saved = orjson.loads(store.get(SENT) or b"{}")
-        if isinstance(saved, list):  # an earlier build: ids that all sinks have
+        if isinstance(saved, list):  # the first form: ids that all sinks have
             return RecalledIds({name: set(saved) for name in names})
-        if "counts" in saved:  # a later build: by id, how many of the first sinks have it
-            # If the number of sinks has changed, only the ids that all sinks had count.
+        if "counts" in saved:  # the second form: by id, n if the first n sinks have it
+            # If the number of sinks has changed, it is unknown which were first: only ids that all sinks have count.
             counts, sinks_count = saved["counts"], saved["sinks"]
             places = {name: index if len(names) == sinks_count else sinks_count - 1 for index, name in enumerate(names)}
             return RecalledIds(
                 {name: {i for i, count in counts.items() if count > index} for name, index in places.items()}
             )
-        return RecalledIds({name: set(ids) for name, ids in saved.items()})
+        return RecalledIds({name: set(ids) for name, ids in saved.items()})  # the present form: ids by sink
 
     def save(self, batch: WriteBatch) -> None:
         """Store the ids, if they have changed."""

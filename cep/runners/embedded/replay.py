@@ -88,17 +88,17 @@ def read_and_replay(
 
 def replay_shown(
     job: Job, rulebook: Rulebook, history: Pieces, workers: int, console: Console, ending: Ending | None = None,
-    made: list[pa.Table] | None = None,
+    derived_matches: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
     """Match all events, and show the progress on `console`. `made` receives the matches behind produced events."""
     with shown_progress(console, "reading", history.size) as show:
-        return replay(job, rulebook, history, workers, show, ending, made)
+        return replay(job, rulebook, history, workers, show, ending, derived_matches)
 
 
 def replay(
     job: Job, rulebook: Rulebook, history: Pieces, workers: int,
     show: Callable[[str, int, int | None], None] = lambda *_: None, ending: Ending | None = None,
-    made: list[pa.Table] | None = None,
+    derived_matches: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
     """Match all events. `show(what, done, total)` receives the progress, `made` the matches behind produced events."""
     started = time.monotonic()
@@ -130,7 +130,7 @@ def replay(
             read_size += size
             show("reading", read_size, history.size)
         if job.dedup_ms > 0:
-            dead_letters += _without_repeats(job, pool, shares, counters)
+            dead_letters += _remove_repeats(job, pool, shares, counters)
         dead_letters = list(bounded_equals(dead_letters, counters))
         until_ms = None if ending is None else cut_ms(ending, last_ms)
         watermark_ms = watermark_at_end(job, last_ms, now_ms, until_ms)
@@ -140,15 +140,15 @@ def replay(
             is_last = number + 1 == len(levels)
             produced: list[Decoded] = []
             ended: dict[int, list[KeyedState]] = {}
-            span, keeps_made = _Span(first_ms, watermark_ms, is_end=ending is None), made is not None
-            matched = _match_level(pool, job, programs, shares, show, span, is_last=is_last, keeps_made=keeps_made)
+            span, with_derived = _Span(first_ms, watermark_ms, is_end=ending is None), derived_matches is not None
+            matched = _match_level(pool, job, programs, shares, show, span, is_last=is_last, with_derived=with_derived)
             for domain, output, keyed_state in matched:
                 tables += output.alerts
                 counters.update(output.counters)
                 dead_letters += evicted_dead_letters(output.evicted)
                 produced += output.produced
-                if made is not None:
-                    made += [table.select(["alert_id", "events"]) for table in output.produced_matches or ()]
+                if derived_matches is not None:
+                    derived_matches += [table.select(["alert_id", "events"]) for table in output.produced_matches or ()]
                 if keyed_state and ending is not None:
                     ended.setdefault(domain, []).append(keyed_state)
             if ending is not None:
@@ -195,17 +195,17 @@ def _in_order(
 
 def _match_level(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
-    show: Callable[[str, int, int | None], None], span: _Span, *, is_last: bool, keeps_made: bool,
+    show: Callable[[str, int, int | None], None], span: _Span, *, is_last: bool, with_derived: bool,
 ) -> Iterator[tuple[int, MatchOutput, KeyedState]]:  # fmt: skip
-    """Match every share (the events of some keys) with the rules of one level; the next level reads their alerts.
+    """Match every share (the events of some keys) with the rules of one level (order in which rules run).
 
-    Yields: the number of a share's key domain, its matches, and the keyed state at the end. `keeps_made`: keep the
-    matches behind derived events, which have no alert.
+    The next level reads their alerts. Yields: the number of a share's key domain, its matches, and the keyed state at
+    the end. `with_derived`: keep also the matches that gave derived events, which have no alert.
     """
     share_keys = [share_key for share_key in sorted(shares) if job.domains[share_key[0]] in programs]  # (domain, share)
 
     def match(share_key: tuple[int, int]) -> tuple[MatchOutput, KeyedState]:
-        output = MatchOutput(since_ms=span.first_ms, produced_matches=[] if keeps_made else None)
+        output = MatchOutput(since_ms=span.first_ms, produced_matches=[] if with_derived else None)
         program = programs[job.domains[share_key[0]]]
         events = concat_batches(shares.pop(share_key) if is_last else shares[share_key])  # the last one frees memory
         return output, match_events(program, None, events, span.watermark_ms, output, is_end=span.is_end)
@@ -267,17 +267,17 @@ def _divide_keys(
             yield (domain_number, index), slice_batch(ordered, bounds[index], bounds[index + 1])
 
 
-def _without_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counters: Counter[str]) -> list[bytes]:
-    """Remove repeated events from every share, and count them. Return the dead letters of reused ids."""
+def _remove_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counters: Counter[str]) -> list[bytes]:
+    """Remove repeated events from `shares` (events of some keys), in place. Return the dead letters of reused ids."""
 
-    def work(share: tuple[int, int]) -> tuple[Counter[str], list[bytes]]:
+    def remove(share_key: tuple[int, int]) -> tuple[Counter[str], list[bytes]]:
         output = MatchOutput()
-        first, reused = first_ones(job, share[0], shares[share], output)
-        shares[share] = [first]
+        first, reused = first_ones(job, share_key[0], shares[share_key], output)  # of (key domain, share)
+        shares[share_key] = [first]
         return output.counters, event_dead_letters(reused)
 
     letters: list[bytes] = []
-    for counts, reused in pool.map(work, list(shares)):
+    for counts, reused in pool.map(remove, list(shares)):
         counters.update(counts)
         letters += reused
     return letters

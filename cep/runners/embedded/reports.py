@@ -93,14 +93,14 @@ class JobReports:
         self, start: JobStart, engine: Engine, commits: Commits, sources: Sources, status: StatusTopic | None,
         patience: Patience,
     ) -> None:  # fmt: skip
-        """Begin with the totals of the last commit. `patience` repeats a write to the status topic that fails."""
+        """Begin with the totals of the last commit. `Newest` publishes the last status, and tries again."""
         self._observed, self._log = start.observed, start.log
         self._rejections, self._traces = start.rejections, start.traces
         self._engine, self._commits, self._sources = engine, commits, sources
         self._status = None if status is None else Newest(status.name, status.publish, patience)
         self._folder = start.settings.job.checkpoint
         self._patience = patience
-        totals = commits.totals if commits.head is None else commits.head.totals
+        totals = commits.totals if commits.head is None else commits.head.totals  # head: the last commit
         self._lines = ProgressLines(self._log, before=Counter(totals))
         self._digest = ""  # of the rules that were published
         # If there is a last commit (`head`), its rules are loaded after this: they are not news.
@@ -133,17 +133,17 @@ class JobReports:
         """Update the metrics; publish changed rules, print the progress and write the totals, each if it is due."""
         self._publish_rules()
         now_s = time.monotonic()
-        self._count()
+        self._count_failures()
         self._observed.positions = self._sources.events.positions()
         if now_s - self._measured_s >= _MEASURE_S:
             self._measured_s = now_s
-            self._measure()
+            self._update_gauges()
         self._lines.tell(self._observed, self._commits.totals, now_s)
         if now_s - self._totals_written_s >= _WRITE_S:
             self._totals_written_s = now_s
             self.write_totals()
 
-    def _count(self) -> None:
+    def _count_failures(self) -> None:
         counts, totals = self._patience.counted(), self._commits.totals
         if any(count or name not in totals for name, count in counts.items()):
             totals.update(counts)
@@ -156,17 +156,17 @@ class JobReports:
 
     def write_totals(self) -> None:
         """Write the totals into the job's folder for readers; the job itself does not restore them."""
-        self._count()
+        self._count_failures()
         if self._folder is not None:
             with suppress(SinkError):  # the next commit reports the fault of the disk
                 commits = self._commits
                 write_progress(self._folder, commits.batch_id - 1, commits.totals, commits.deliveries.undelivered_count)
 
-    def _measure(self) -> None:
+    def _update_gauges(self) -> None:
         """Update the gauges of state, memory and waiting alerts."""
         commits, sizes = self._commits, self._commits.store.sizes()
         # Deliveries and failed checkpoints are counted between micro-batches, too.
-        self._observed.finished(commits.batch_id - 1, commits.totals)
+        self._observed.finished(commits.batch_id - 1, commits.totals)  # `batch_id`: of the next micro-batch
         stored = sizes.disk_bytes + sizes.memory_bytes
         # Without a folder there are no commits, and the whole state is in pages in memory.
         gauges = {"state_bytes": float(max(stored, self._engine.page_bytes))}

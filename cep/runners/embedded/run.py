@@ -27,7 +27,7 @@ from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.queues import DirectQueues
-from cep.runners.embedded.shares import EVENTS_ALONE
+from cep.runners.embedded.shares import THREADS_EVENTS_MIN
 from cep.runners.output import BatchReport
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.step.event_time import read_time
@@ -72,7 +72,7 @@ class Listener:
     idle: Callable[[], None] = lambda: None
 
 
-_DEAF = Listener()
+_NO_LISTENER = Listener()
 
 
 class Runner:
@@ -80,7 +80,7 @@ class Runner:
 
     def __init__(
         self, engine: Engine, sources: Sources, outlets: Outlets, commits: Commits, pace: Pace,
-        listener: Listener = _DEAF, clock: Callable[[], int] = clock_ms,
+        listener: Listener = _NO_LISTENER, clock: Callable[[], int] = clock_ms,
     ) -> None:  # fmt: skip
         """Prepare the loop. `clock` is called for each micro-batch."""
         self._engine = engine
@@ -88,14 +88,14 @@ class Runner:
         self._outlets = outlets
         self._commits = commits
         self._pace = pace
-        self._report = listener.report
-        self._idle = listener.idle
+        self._report = listener.report  # called after each micro-batch
+        self._idle = listener.idle  # called if there is no input for one
         # Ids of micro-batches must not come again after a restart, when other records are in them.
         self._batch_id_base = int(time.time()) << _ATTEMPT_BITS
         self._committed_s = time.monotonic()  # the time of the last commit
         self._commit_took_s = 0.0
         self._has_uncommitted = False
-        self._was_batch_large = False  # the last micro-batch, of EVENTS_ALONE events or more
+        self._was_batch_large = False  # the last micro-batch, of THREADS_EVENTS_MIN events or more
         self._is_behind: dict[str, bool] = {}  # by partition: True if it has records that were not read
         self._clock = clock
         self._stop = _NEVER
@@ -133,9 +133,9 @@ class Runner:
         except SourceAwayError:  # records that were read are not matched: the next start reads them again
             if not stop.is_set():
                 raise
-            if self._sources.positions_before is None:  # a commit would count unmatched records as read
+            if self._sources.positions_before is None:  # None: a commit would count unmatched records as read
                 return
-        if stop.is_set() and has_started and not self._pace.sends_at_once:  # with sends_at_once no alert waits
+        if stop.is_set() and has_started and not self._pace.sends_at_once:  # alerts may wait: commit and deliver
             self._commits.leave(self._engine, self._sources, self._outlets, wait_s=STOP_DELIVERY_MS_MAX / 1_000)
 
     def _work(self, stop: threading.Event, until_end: bool) -> None:
@@ -149,7 +149,7 @@ class Runner:
             is_quiet = not self.cycle(_WAIT_S, stop)
             is_read = until_end and is_quiet and not any(self._is_behind.values())
             is_end = is_read or self._sources.events.ended
-        # The watermark may wait for a partition without new records: at the end, one step without waiting.
+        # The watermark may still wait for partitions without new records: a last step lets it pass all of them.
         if is_end and (len(self._is_behind) > 1 or any(self._is_behind.values())):
             self._step([], (), is_end=True)
 
@@ -193,7 +193,7 @@ class Runner:
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
         if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:
             chunks += sources.events.poll(pace.records_max - sum(map(len, chunks)), pace.linger_ms / 1_000)
-        has_work = bool(chunks or controls) or sources.events.behind() != self._is_behind
+        has_work = bool(chunks or controls) or sources.events.behind() != self._is_behind  # this may move the watermark
         has_work = has_work or self._clock() >= self._watermark_check_ms
         if has_work:
             self._step(chunks, controls)
@@ -219,7 +219,7 @@ class Runner:
         return is_full or waiting.unsent_bytes > _UNSENT_BYTES_MAX
 
     def commit(self, *, is_due: bool = False) -> None:
-        """Note deliveries that are over. If it is time, or `is_due`, commit: save all changes, and start deliveries."""
+        """Note deliveries to sinks that are over. If it is time or `is_due`, commit: save changes, start deliveries."""
         commits = self._commits
         commits.finish(wait=False)
         if commits.deliveries.are_in_memory:
@@ -228,7 +228,7 @@ class Runner:
             commits.checkpoint_if_due(self._engine)  # a copy of the committed store in another place
             return
         since_commit_s = time.monotonic() - self._committed_s
-        # While records wait to be read, commits are rarer, unless too many changes wait in memory.
+        # While records wait, the pause is `factor` times the duration of a commit, unless changes fill the memory.
         lags = any(self._is_behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
         factor = _WORK_PER_COMMIT_LARGE if self._was_batch_large else _WORK_PER_COMMIT
         is_early = since_commit_s * 1_000 < self._pace.interval_ms
@@ -282,7 +282,7 @@ class Runner:
         self._watermark_check_ms = self._engine.next_look_ms(now_ms)
         self._is_behind = is_behind
         self._sources.events.hold(self._engine.too_far_ahead())  # pause partitions until others are read as far
-        self._was_batch_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE  # then commits are rarer
+        self._was_batch_large = sum(map(len, decoded.parts)) >= THREADS_EVENTS_MIN  # then commits are rarer
         add_counts(self._commits.totals, stepped.counters)
         self._queue_output(stepped)
         self._has_uncommitted = True

@@ -29,11 +29,11 @@ from cep.runners.embedded.commit import DELIVERED
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head
 from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
 from cep.runners.embedded.opening import STORE_PART, StoreSettings, default_target, is_embedded, target_of
-from cep.runners.embedded.pages import pasts_of_group, stored_states
+from cep.runners.embedded.pages import history_pages, stored_states
 from cep.runners.handover.payload import Payload, Saved, payload_in
-from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
+from cep.state.checkpoints import LISTS_FOLDER, Checkpoints, Part, Restored, restore
 from cep.state.past import StoredPage, StoredPast, encode_page
-from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
+from cep.state.savepoints import NAME, load_lists, load_savepoint, open_savepoint, write_savepoint
 from cep.state.store import DurableStore, WriteBatch, group_range
 from cep.state.target import Target
 from cep.step.rules import programs_by_level
@@ -56,7 +56,7 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
         lists: list[Path] = []
         for number, folder in enumerate(checkpoints):
             opened.enter_context(live_checkpoint.lock_checkpoint(folder))
-            newest = _newest(folder, work / str(number))
+            newest = _restore_newest(folder, work / str(number))
             delivered = folder / DELIVERED
             if not delivered.exists() or delivered.read_bytes() != str(newest.manifest.number).encode():
                 raise UsageError(
@@ -71,10 +71,10 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
             (part,) = newest.manifest.parts
             parts.append(Part(f"{STORE_PART}-{number}", portable, part.first, part.end))
             if number == 0:  # all processes have the same lists
-                lists = sorted(newest.path(BESIDE).glob("*")) if newest.path(BESIDE).is_dir() else []
+                lists = sorted(newest.path(LISTS_FOLDER).glob("*")) if newest.path(LISTS_FOLDER).is_dir() else []
         _check_together(parts, payloads)
         created_ms = int(time.time() * 1_000)
-        payload = _joined(payloads)
+        payload = _join_payloads(payloads)
         manifest = write_savepoint(target, work / "entries", parts, payload.to_bytes(), created_ms, lists)
     return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
 
@@ -98,7 +98,7 @@ def _fill_portable(folder: Path, store: DurableStore, portable: DurableStore) ->
 
 def _engine(folder: Path, store: DurableStore, groups: range) -> Engine:
     job = live_checkpoint.read_job(folder)
-    assert job is not None, "_newest has refused one without"
+    assert job is not None, "_restore_newest has refused one without"
     if groups.stop > job.groups_count:
         raise StateCorruptError(
             f"{folder / live_checkpoint.JOB_FILE} has {job.groups_count} key groups, and the state beside it is of the "
@@ -140,7 +140,7 @@ def _load(
     (checkpoint / live_checkpoint.RULES_FILE).write_bytes(orjson.dumps(payload.rules))
     (checkpoint / live_checkpoint.JOB_FILE).write_bytes(orjson.dumps(payload.job))
     with ExitStack() as opened:
-        # The entries of a savepoint have a form of their own, which the engine turns into this build's.
+        # `portable`: the savepoint's entries in a temporary store. The engine turns them into the form of this build.
         portable = opened.enter_context(StoreSettings(checkpoint).open(scratch / "portable"))
         load_savepoint(savepoint, portable, chosen, scratch / "entries")
         store = opened.enter_context(settings.open(scratch / "store"))
@@ -154,7 +154,7 @@ def _load(
         store.write(batch)
         writer = opened.enter_context(Checkpoints(default_target(checkpoint), scratch / "links"))
         part = Part(STORE_PART, store, chosen.start, chosen.stop)
-        lists = load_beside(savepoint, scratch / "lists")
+        lists = load_lists(savepoint, scratch / "lists")  # files next to the store in a checkpoint
         payload_bytes = payload_of(lineage, engine.audit_head())
         copying = writer.begin((part,), payload_bytes, int(time.time() * 1_000), beside=lambda: lists)
         assert copying is not None, "there is no other checkpoint"
@@ -167,11 +167,11 @@ def _backend_of(restored: Restored, backend: str) -> str:
     return "memory" if (restored.path(STORE_PART) / "entries.cep").exists() else backend
 
 
-def _newest(folder: Path, into: Path) -> Restored:
+def _restore_newest(folder: Path, into: Path) -> Restored:
     """Restore the newest checkpoint of a process into a folder. Raises: UsageError, StateError."""
     if live_checkpoint.read_job(folder) is None or not is_embedded(folder):
         raise UsageError(f"{folder} is no checkpoint folder of `cep run`; name the one given with --checkpoint")
-    newest = restore(target_of(folder), into) or restore(default_target(folder), into)
+    newest = restore(target_of(folder), into) or restore(default_target(folder), into)  # second: a restored savepoint
     if newest is None:
         raise UsageError(f"{folder} has no checkpoint yet; let the job run until its first commit")
     if len(newest.manifest.parts) != 1:
@@ -195,7 +195,7 @@ def _check_together(parts: Sequence[Part], payloads: Sequence[Payload]) -> None:
             )
 
 
-def _joined(payloads: Sequence[Payload]) -> Payload:
+def _join_payloads(payloads: Sequence[Payload]) -> Payload:
     """Return the joined payload of all processes. Each has its own clock, and none may go back to matched events."""
     furthest = max(payloads, key=lambda payload: int(payload.engine["watermark_ms"]))
     times = {name: furthest.engine[name] for name in ("watermark_ms", "times")}
@@ -218,9 +218,9 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
     belong to `cep run`, StateError.
     """
     with tempfile.TemporaryDirectory(prefix="cep-state-") as scratch:
-        newest = _newest(checkpoint, Path(scratch) / "checkpoint")
+        newest = _restore_newest(checkpoint, Path(scratch) / "checkpoint")
         job = live_checkpoint.read_job(checkpoint)
-        assert job is not None, "_newest has refused a folder without a job"
+        assert job is not None, "_restore_newest has refused a folder without a job"
         (part,) = newest.manifest.parts
         groups = range(part.first, part.end)
         if key is not None:
@@ -239,6 +239,6 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
             pasts = [
                 past
                 for group in groups
-                for past in pasts_of_group(store, group, job.domains, job.levels_count, with_segments=key is not None)
+                for past in history_pages(store, group, job.domains, job.levels_count, with_segments=key is not None)
             ]
     return Newest(pages, pasts, programs)

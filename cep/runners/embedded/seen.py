@@ -128,13 +128,13 @@ class SeenOfLevel:
             self._secrets = {table: drawn for table, drawn in self._secrets.items() if table[1] >= oldest}
 
     def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
-        """Add the hashed ids since the last commit. `suffix` (commit, share) ends their keys. Return their bytes."""
+        """Add hashed event ids since the last commit. `suffix` (commit, share) ends their keys. Return their size."""
         bytes_count = 0
         for (domain_number, bucket), table in sorted(self._tables.items(), key=lambda entry: entry[0]):
             first = table.saved_count
             if first == len(table.groups):
                 continue
-            # With the secrets of the hash, one for each key group and bucket.
+            # With the secrets of the hash: each key group has one for each bucket (of time).
             value = _encode_changes(
                 self._secrets_of(domain_number, bucket), table.pairs[:, first:], table.groups[first:]
             )
@@ -171,7 +171,7 @@ class SeenOfLevel:
         self._changed.add((domain_number, bucket))
 
     def restore(self, store: KeyedStore, groups: range) -> None:
-        """Restore the hashed ids that key groups have seen, and the hashes' secrets. Raises: StateFormatError."""
+        """Restore the hashed event ids that key groups have seen, and the hashes' secrets. Raises: StateFormatError."""
         domain_numbers = {name: domain_number for domain_number, name in enumerate(self._domain_names)}
         earlier_entries = [(group, name) for group in groups for name in EARLIER_SEEN]  # refused
         for group, name in [*earlier_entries, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:
@@ -185,12 +185,12 @@ class SeenOfLevel:
         for domain_number, name in enumerate(self._domain_names):  # the ids that commits have added since `save_whole`
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_SEEN, name)):
                 bucket = BUCKET.unpack(split_key(raw).item[-BUCKET.size :])[0]
-                secret_groups, drawn, pairs, group_of = _decode_changes(data)
-                is_of_groups = (group_of >= groups.start) & (group_of < groups.stop)
+                secret_groups, secrets, pairs, pair_groups = _decode_changes(data)
+                is_of_groups = (pair_groups >= groups.start) & (pair_groups < groups.stop)
                 if is_of_groups.any():
                     is_ours = (secret_groups >= groups.start) & (secret_groups < groups.stop)
-                    self._secrets_of(domain_number, bucket)[secret_groups[is_ours]] = drawn[is_ours]
-                    self._add_pairs(domain_number, bucket, pairs[:, is_of_groups], group_of[is_of_groups])
+                    self._secrets_of(domain_number, bucket)[secret_groups[is_ours]] = secrets[is_ours]
+                    self._add_pairs(domain_number, bucket, pairs[:, is_of_groups], pair_groups[is_of_groups])
                     self._changed.add((domain_number, bucket))
         for table in self._tables.values():
             table.saved_count = len(table.groups)

@@ -67,7 +67,7 @@ class Share:
         self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, paging: PageSettings, level: int,
         seen: SeenOfLevel,
     ) -> None:  # fmt: skip
-        """Open the state of `groups`: pages of runs, histories (past events), waiting events. `seen`: of all shares."""
+        """Open the state of `groups` at a level (order of rules): runs in pages of keys, histories, waiting events."""
         self._job = job
         self._domain_names = [entries.domain_name(domain, level) for domain in job.domains]
         self._deadlines_name = entries.deadlines_name(level)
@@ -81,7 +81,7 @@ class Share:
         self.stored_pages = [Pages(store, name, layout, shapes, half_bytes) for name in self._domain_names]
         self._histories = StoredHistories(store, self._domain_names, half_bytes)
         shape = (len(self._domain_names), len(groups), job.pages_count)
-        # The time at which all histories of a page have expired; NEVER: it lacks histories.
+        # The time at which all histories of a page have expired; NEVER: the page has none.
         self._expiry_ms = np.full(shape, entries.NEVER, np.int64)
         self._saved_expiry_ms = self._expiry_ms.copy()
         self.histories = [
@@ -93,7 +93,7 @@ class Share:
             for stored, histories in zip(self.stored_pages, self.histories, strict=True)
         ]
         self.waiting = WaitingOfShare(self._domain_names, groups, job.groups_count, job.schema)
-        self.seen = seen
+        self.seen = seen  # event ids, of all threads
 
     @property
     def parts(self) -> tuple[Share]:
@@ -134,7 +134,7 @@ class Share:
         }
 
     def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
-        """Add its changes since the last commit. `suffix` (commit, share) ends their keys. Return their bytes."""
+        """Add this share's changes to a commit. `suffix` (commit, share) ends their keys. Return their size."""
         self.close_pages()  # pack the open ones
         bytes_count = self.waiting.save_changes(batch, suffix) + self.seen.save_changes(batch, suffix)
         self._save_histories(batch)
@@ -174,13 +174,13 @@ class Share:
         """Restore the times at which to look at pages again, waiting events and seen ids, but load no pages."""
         for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", entries.PAST_DEADLINES, self._deadlines_name))
-            if data is not None:  # when the histories of each page have expired
+            if data is not None:  # int64[domains, pages]: when the histories of each page have expired
                 self._expiry_ms[:, index, :] = np.frombuffer(data, "<i8").reshape(len(self._expiry_ms), -1)
         self._saved_expiry_ms[:] = self._expiry_ms
         shape = (len(self.stored_pages), self._pages_count)
         for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", entries.DEADLINES, self._deadlines_name))
-            if data is not None:  # when to look at each page of runs
+            if data is not None:  # int64[domains, pages]: when to look at each page of runs
                 for domain_number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
                     self.stored_pages[domain_number].deadlines.reshape(len(self.groups), -1)[index] = deadlines
         first, end = self.groups.start * self._pages_count, self.groups.stop * self._pages_count
@@ -188,18 +188,18 @@ class Share:
             # Changes of commits since the last `save_whole`, by any share.
             for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, name)):
                 changed = np.frombuffer(data, _CHANGED_DEADLINE)
-                of_share = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
-                pages.deadlines[of_share["slot"].astype(np.int64) - first] = of_share["ms"]
+                ours = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
+                pages.deadlines[ours["slot"].astype(np.int64) - first] = ours["ms"]
             pages.restored()
         self.waiting.restore(store)
         self.seen.restore(store, self.groups)
 
     def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> entries.GroupState:
-        """Return a key group's state in a savepoint's form: pages of runs, waiting events, seen ids, and histories."""
+        """Return a key group's state as in a savepoint: runs in pages of a few keys, waiting events, ids, histories."""
         job, group_state = self._job, entries.GroupState()
         for domain_number, domain in enumerate(job.domains):
             if domain not in programs:
-                continue  # its runs belong to no rule
+                continue  # its runs belong to no rule (a domain: keys of the same fields)
             program = programs[domain]
             whole, _ = self.pages[domain_number].take(self.stored_pages[domain_number].slots_of(group), program)
             if whole is None:
@@ -249,7 +249,7 @@ class Share:
         for (domain_number, bucket), data in group_state.seen.items():
             self.seen.add_saved(group, domain_number, bucket, data)
         batch = WriteBatch()
-        histories = entries.GroupState(heads=group_state.heads, segments=group_state.segments)
+        histories = entries.GroupState(heads=group_state.heads, segments=group_state.segments)  # past events
         for key, data in entries.entries_of(self._job, self._level, group, histories):
             batch.put(key, data)
         self._store.write(batch)
@@ -308,7 +308,7 @@ class ShareHistories:
         return PageAddress(self._domain_number, self._first_group + group, page)
 
 
-EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread, in all shares as one
+THREADS_EVENTS_MIN = 2_000  # fewer are matched in the caller's thread, in all shares as one
 T = TypeVar("T")
 
 
@@ -318,7 +318,7 @@ class Shares:
     def __init__(
         self, rules: JobRules, groups: range, store: DurableStore, shapes: Shapes, paging: PageSettings, count: int
     ) -> None:
-        """Divide the key groups of this process among `count` threads."""
+        """Divide the key groups of this process among `count` threads. `shapes`: the layouts of stored pages."""
         self.rules = rules
         self.programs = Programs()
         self.levels = range(rules.job.levels_count)
@@ -339,7 +339,7 @@ class Shares:
         self.by_level = []
         for level in self.levels:
             names = [entries.domain_name(domain, level) for domain in self._job.domains]
-            seen = SeenOfLevel(names, self._job.groups_count)  # of all threads: one may match all events
+            seen = SeenOfLevel(names, self._job.groups_count)  # event ids, for all threads: one may match all events
             self.by_level.append(
                 [Share(self._job, part, self._store, self._shapes, paging, level, seen) for part in groups_by_thread]
             )
@@ -362,11 +362,11 @@ class Shares:
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
         """Divide the events of a level among the threads by key, and call `work` for the portion of each.
 
-        Few events are matched in this thread, in the joined shares, and undivided if no event has to wait for its time.
+        Few events are matched in this thread, with the state of all threads as one; if no event waits, even undivided.
         """
         whole = {domain_number: concat_batches(batches) for domain_number, batches in events.items()}
         shares, joined = self.by_level[level], self._joined[level]
-        is_small = sum(map(len, whole.values())) < EVENTS_ALONE
+        is_small = sum(map(len, whole.values())) < THREADS_EVENTS_MIN
         if is_small and self._has_all_groups and joined.nothing_waits(whole, due_ms):
             return [work(joined.portion_undivided(whole))]
         divided = self._divide(whole)
@@ -382,7 +382,7 @@ class Shares:
         return np.where(is_ours, np.searchsorted(self._bounds[1:], groups, side="right"), -1)
 
     def _divide(self, events: Mapping[int, EventBatch]) -> list[dict[int, list[EventBatch]]]:
-        """Return the events of each share. Events of other processes' key groups are left out."""
+        """Return the events of each share (a thread's key groups). Keys of other processes are left out."""
         count = len(self.by_level[0])
         divided: list[dict[int, list[EventBatch]]] = [{} for _ in range(count)]
         for domain_number, batch in events.items():
@@ -400,7 +400,7 @@ class Shares:
 class JoinedShares:
     """The state of all threads for rules of one level, joined so that one call matches a small micro-batch.
 
-    Waiting events belong to one share (the key groups of a thread). Only if none waits, events need not be divided.
+    An event that waits is stored in its share (the key groups of a thread). If none waits, no event need be divided.
     """
 
     def __init__(self, job: Job, shares: Sequence[Share]) -> None:
@@ -450,7 +450,7 @@ class _JoinedHistories:
         self._firsts = np.cumsum([0, *(part.slots_count for part in parts)])[:-1].tolist()
 
     def slots(self, keys: pa.Array) -> Int64:
-        return self._parts[0].slots(keys)  # as shares follow each other, it counts from its first page through all
+        return self._parts[0].slots(keys)  # counts on from the first part's first page, also through the other parts
 
     def expired(self, watermark_ms: int) -> list[int]:
         owned = zip(self._parts, self._firsts, strict=True)

@@ -98,7 +98,7 @@ class WaitingOfShare:
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
-        """Add all waiting events by key group to a write batch. The entries of earlier commits become unnecessary."""
+        """Add all events that wait for the watermark, by key group. Entries of earlier commits become unnecessary."""
         for domain_number, name in enumerate(self._domain_names):
             stored_before, stored_now = self._stored_groups.get(domain_number, set()), set()
             for group, events in self.by_group(domain_number):
@@ -122,7 +122,7 @@ class WaitingOfShare:
             self._waiting[domain_number] = _merge_similar([*self._waiting.get(domain_number, []), added])
 
     def restore(self, store: KeyedStore) -> None:
-        """Restore the waiting events of these key groups: as of the last `save_whole`, and later commits' changes."""
+        """Restore the events that wait for the watermark: as of the last `save_whole`, with later commits' changes."""
         for domain_number, name in enumerate(self._domain_names):
             parts: list[EventBatch] = []
             for group in self._groups:
@@ -136,9 +136,9 @@ class WaitingOfShare:
                 commits.setdefault(split_key(key).item[:COMMIT_BYTES], []).append(value)
             for part in _still_waiting(parts, [commits[commit] for commit in sorted(commits)]):
                 groups = key_groups(part.key, self._groups_count)
-                of_share = (groups >= self._groups.start) & (groups < self._groups.stop)
-                if of_share.any():
-                    self.add_saved(domain_number, part if of_share.all() else part.take(np.flatnonzero(of_share)))
+                is_ours = (groups >= self._groups.start) & (groups < self._groups.stop)
+                if is_ours.any():
+                    self.add_saved(domain_number, part if is_ours.all() else part.take(np.flatnonzero(is_ours)))
 
 
 def _sorted(events: EventBatch) -> _SortedEvents:

@@ -27,13 +27,13 @@ from cep.step.rules import rule_status
 
 
 def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) -> None:
-    """Write the state of a warm start (rules that have read past events) and `rulebook` into a new checkpoint folder.
+    """Write the state of a warm start (a replay of past events) and `rulebook` into a new checkpoint folder.
 
     Raises: UsageError if it does not fit the job; StateError, SinkError.
     """
     shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of a start that was cut off
     rulebook = rulebook.copy()
-    rulebook.assign_levels(job.levels_count)
+    rulebook.assign_levels(job.levels_count)  # the order in which rules run
     about, saved = warm.about, save(rulebook)
     with closing(MemoryStore()) as store:
         engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)
@@ -41,9 +41,9 @@ def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) 
         batch = WriteBatch()  # entries of histories have the form of the store
         engine.save_whole(batch)
         store.write(batch)
-        begins = Beginning(saved.digest, about.until_ms - 1, {}, since_ms=about.since_ms)
-        write_beginning(checkpoint, begins, ((group, engine.entries_of(group)) for group in range(job.groups_count)))
+        beginning = Beginning(saved.digest, about.until_ms - 1, {}, since_ms=about.since_ms)
+        write_beginning(checkpoint, beginning, ((group, engine.entries_of(group)) for group in range(job.groups_count)))
         engine.close()
     RulebookStore(checkpoint / RULEBOOKS_FOLDER).put(saved)
-    begin_rule_output(checkpoint, rule_status(rulebook), [list(entry) for entry in about.memory])
+    begin_rule_output(checkpoint, rule_status(rulebook), [list(entry) for entry in about.memory])  # memory: last alerts
     write_progress(checkpoint, -1, runs)

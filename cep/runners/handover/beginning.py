@@ -54,10 +54,10 @@ class Beginning:
         """Return `times` with the names of partitions on Spark."""
         return {partition_name(lane): time_ms for lane, time_ms in self.times.items()}
 
-    def starting(self, kind: str, topic: str) -> str | None:
-        """Return the start of each partition, as {"topic": {"3": 17}}; None if the state was made without the topic.
+    def starting_offsets(self, kind: str, topic: str) -> str | None:
+        """Return the offsets at which Spark starts, as {"topic": {"3": 17}}; None if the state was made without one.
 
-        `kind` is `events` or `control`. Raises: UsageError if another topic was read.
+        `kind` is `events` or `control`; a lane is `topic[3]` or a file. Raises: UsageError if another topic was read.
         """
         positions = self.positions.get(kind, {})
         if not positions:
@@ -99,7 +99,7 @@ def lane_name(partition: str) -> str:
     return f"{topic[1]}[{topic[2]}]" if topic else _LANE_OF_FILES
 
 
-def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[int, Entries]]) -> int:
+def write_beginning(checkpoint: Path, beginning: Beginning, groups: Iterable[tuple[int, Entries]]) -> int:
     """Write the state that a job begins with into a new checkpoint directory. Return the number of entries."""
     folder = checkpoint / FOLDER
     folder.mkdir(parents=True)
@@ -112,7 +112,7 @@ def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[
             sync(path)
         else:
             path.unlink()
-    complete = replace(begins, groups=tuple(counts))
+    complete = replace(beginning, groups=tuple(counts))
     replace_file(
         folder / _FILE, orjson.dumps({"format": FORMAT, **asdict(complete), "times": times_json(complete.times)})
     )
@@ -135,29 +135,29 @@ def read_beginning(checkpoint: Path) -> Beginning | None:
         raise StateCorruptError(f"{path} cannot be read ({error!r}); restore the savepoint again") from error
 
 
-def group_beginning(checkpoint: Path, begins: Beginning, job: Job, level: int, group: int) -> GroupState:
+def group_beginning(checkpoint: Path, beginning: Beginning, job: Job, level: int, group: int) -> GroupState:
     """Read the state that a key group begins with at a level. Raises: StateCorruptError."""
-    if group not in begins.groups:
+    if group not in beginning.groups:
         return GroupState()
     return state_of(job, level, read_entries(checkpoint / FOLDER / _group_file(group)))
 
 
-def _checked(begins: Beginning) -> Beginning:
+def _checked(beginning: Beginning) -> Beginning:
     """Return the progress if its fields have their types. Raises: ValueError."""
-    numbers = (*begins.groups, begins.watermark_ms, begins.first_number, begins.since_ms, begins.gap_ms)
+    numbers = (*beginning.groups, beginning.watermark_ms, beginning.first_number, beginning.since_ms, beginning.gap_ms)
     is_written = (
-        isinstance(begins.rulebook, str)
+        isinstance(beginning.rulebook, str)
         and all(type(number) is int for number in numbers)
-        and isinstance(begins.positions, dict)
-        and all(isinstance(by_partition, dict) for by_partition in begins.positions.values())
+        and isinstance(beginning.positions, dict)
+        and all(isinstance(by_partition, dict) for by_partition in beginning.positions.values())
         and all(
-            type(position) is int for by_partition in begins.positions.values() for position in by_partition.values()
+            type(position) is int for by_partition in beginning.positions.values() for position in by_partition.values()
         )
-        and isinstance(begins.topic_ids, dict)
+        and isinstance(beginning.topic_ids, dict)
     )
     if not is_written:
         raise ValueError("its fields are not those that were written")
-    return begins
+    return beginning
 
 
 def _group_file(group: int) -> str:

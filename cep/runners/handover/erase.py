@@ -47,7 +47,7 @@ from cep.state.past import (
     encode_page,
     store_segments,
 )
-from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_savepoint, write_savepoint
+from cep.state.savepoints import Savepoint, entries_of_group, load_lists, open_savepoint, write_savepoint
 from cep.state.store import split_key
 from cep.state.target import Target
 from cep.step.job import Job
@@ -77,8 +77,8 @@ def erase_savepoint(
 ) -> Erased:  # fmt: skip
     """Copy a savepoint without the data of some keys. `keys`: of each key domain, as texts as in the key column.
 
-    `work`: a new local folder. `audit_lines` lose their texts. `digests`: the keyed digests of the keys, for the audit
-    (rulebook/erasure.py). Raises: StateError, StoreError.
+    `work`: a new local folder. `audit_lines`: the numbers of lines that lose their texts. `digests`: the keyed digests
+    of the keys, for the audit (rulebook/erasure.py). Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
     payload = payload_in(savepoint)
@@ -93,13 +93,13 @@ def erase_savepoint(
         parts = []
         for group in savepoint.groups:
             entries = sorted(erasing.entries(group, savepoint, work / "entries"))
-            _note_leftovers(entries, searched, erasing.erased)
+            _count_remaining(entries, searched, erasing.erased)  # bytes of keys that are still there
             store = opened.enter_context(MemoryStore())
             store.ingest(entries)
             parts.append(Part(f"group-{group}", store, group, group + 1))
         payload = _with_rules(payload, job, keys, erasing.erased, (audit_lines, digests))
-        _note_leftovers([(b"", payload.to_bytes())], searched, erasing.erased)
-        lists = load_beside(savepoint, work / "beside")
+        _count_remaining([(b"", payload.to_bytes())], searched, erasing.erased)
+        lists = load_lists(savepoint, work / "beside")  # files that no store has
         write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), lists)
     return erasing.erased
 
@@ -150,7 +150,7 @@ def has_any_in_file(data: bytes, searched: Iterable[bytes]) -> bool:
     return has_any(data, [text for text in searched if not is_binary or len(text) >= _CHANCE_BYTES])
 
 
-def _note_leftovers(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
+def _count_remaining(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
     """Count in `erased` the entries that still have one of the searched texts, or that cannot be searched."""
     for raw, data in entries:
         is_left, is_unsearched = has_any(data, searched), has_other_tokens(data, searched)

@@ -81,14 +81,14 @@ def page_store_keys(slots: Int64, pages_count: int, prefixes: UInt8) -> list[byt
 
 def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Iterator[tuple[bytes, bytes]]:
     """Yield the store entries of a key group's state at one level (order in which rules run), in any order."""
-    names = [domain_name(domain, level) for domain in job.domains]  # a page id has an index of these in its upper bits
+    names = [domain_name(domain, level) for domain in job.domains]  # indexed by the upper bits of a page id
     for page, data in group_state.pages.items():
         yield store_key(group, b"", PAGES, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
     for number, data in group_state.waiting.items():
         yield store_key(group, b"", WAITING, names[number]), data
     for (number, bucket), data in group_state.seen.items():  # hashes of event ids, in buckets of time
         yield store_key(group, b"", SEEN, names[number], BUCKET.pack(bucket)), data
-    for page, data in group_state.heads.items():  # of histories; their segments have the past events
+    for page, data in group_state.heads.items():  # which segments (past events) a page's histories have
         yield store_key(group, b"", PAST, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
     for (page, segment), data in group_state.segments.items():
         yield store_key(group, b"", SEGMENTS, names[page >> PAGE_BITS], SEGMENT.pack(page & _PAGE_MASK, segment)), data
@@ -123,8 +123,8 @@ def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> Gr
             elif entry_key.namespace == SEGMENTS:
                 page, segment = SEGMENT.unpack(entry_key.item)
                 group_state.segments[page_id(domain_number, page), segment] = data
-            elif entry_key.namespace == WAITING:
+            elif entry_key.namespace == WAITING:  # events that the watermark has not passed
                 group_state.waiting[domain_number] = data
-            elif entry_key.namespace == SEEN:
+            elif entry_key.namespace == SEEN:  # hashed event ids, in buckets of time
                 group_state.seen[domain_number, BUCKET.unpack(entry_key.item)[0]] = data
     return group_state

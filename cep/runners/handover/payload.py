@@ -77,7 +77,7 @@ class Payload:
             topic_ids = checkpoint.get("topic_ids", {})  # an earlier build stored the names of topics alone
             base, engine, positions, totals = (checkpoint[name] for name in ("base", "engine", "positions", "totals"))
             payload = Payload(fields["job"], fields["rules"], base, engine, positions, totals, topic_ids)
-            payload._check()
+            payload._check_fields()
         except (KeyError, TypeError, ValueError) as error:
             reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
             raise StateCorruptError(
@@ -85,8 +85,8 @@ class Payload:
             ) from error
         return payload
 
-    def _check(self) -> None:
-        """Check the fields that its readers rely on. Raises: KeyError, TypeError, ValueError."""
+    def _check_fields(self) -> None:
+        """Check the fields that readers of a savepoint rely on. Raises: KeyError, TypeError, ValueError."""
         Job.from_json(self.job)
         of_type("base", self.base, int)
         of_type("engine", self.engine, dict)
@@ -95,9 +95,9 @@ class Payload:
         for record in of_type("records", of_type("rules", self.rules, dict)["records"], list):
             of_type("a rule", record, str)
         for time in self.engine["times"].values():
-            for ms in PartitionTime.from_json(of_type("the times of a partition", time, list))[:-1]:
+            for ms in PartitionTime.from_json(of_type("the times of a partition", time, list))[:-1]:  # no `support`
                 of_type("an event time", ms, int)
-            of_type("an event time", time[0], int)
+            of_type("an event time", time[0], int)  # as stored: `from_json` also takes a text of digits
         for lanes in of_type("positions", self.positions, dict).values():
             for lane, offset in of_type("positions", lanes, dict).items():
                 of_type(f"the position of {lane}", offset, int)
@@ -130,13 +130,13 @@ def read_payload(target: Target) -> Payload:
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
     """Set the watermark of a stopped job back to `to_ms`, so that events after it are matched. Raises: UsageError.
 
-    Events before the old watermark may have been set aside as late. A gap tells later alerts that they may be missing.
+    Events before the old watermark may have been set aside as late: later alerts say that such events may be missing.
     """
     progress, lateness_ms = payload.engine, Job.from_json(payload.job).lateness_ms
     if progress["watermark_ms"] <= to_ms:
         raise UsageError(f"the watermark is {_shown(progress['watermark_ms'])}: {utc_text(to_ms)} is not back from it")
     times = {
-        name: PartitionTime(min(time.last_ms, to_ms + lateness_ms), time.is_behind)
+        name: PartitionTime(min(time.last_ms, to_ms + lateness_ms), time.is_behind)  # watermark = last_ms - lateness
         for name, time in times_from_json(progress["times"]).items()
     }
     # Events before `gap_ms` may be missing: up to the watermark, or the clock `now_ms` if that is earlier.

@@ -25,7 +25,7 @@ from cep.runners.handover.beginning import Beginning, write_beginning
 from cep.runners.handover.payload import Payload, Saved, payload_in
 from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE, new_checkpoint, write_progress
 from cep.runners.rule_output import begin_rule_output
-from cep.state.savepoints import entries_of_group, load_beside, open_savepoint
+from cep.state.savepoints import entries_of_group, load_lists, open_savepoint
 from cep.state.target import Target
 from cep.step.event_time import times_from_json
 from cep.step.job import Job
@@ -45,7 +45,7 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
             progress.get(name, TIME_MS_MIN) for name in ("since_ms", "heartbeat_ms", "gap_ms")
         )
         digest = SavedRulebook.from_bytes(progress["rulebook"].encode()).digest
-        begins = Beginning(  # first_number: sinks know the numbers up to `base`
+        beginning = Beginning(  # `base`: the last number of a micro-batch that sinks know
             digest, progress["watermark_ms"], times_from_json(progress["times"]), payload.positions,
             first_number=payload.base + 1, since_ms=since_ms, heartbeat_ms=heartbeat_ms, topic_ids=payload.topic_ids,
             gap_ms=gap_ms,
@@ -54,16 +54,16 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
             groups = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"
             raise UsageError(f"the savepoint has the key groups {groups}; make one of all processes together")
         store = RulebookStore(folder / RULEBOOKS_FOLDER)
-        load_beside(savepoint, store.list_folder)
+        load_lists(savepoint, store.list_folder)
         data = progress["rulebook"].encode()
         store.put(SavedRulebook.from_bytes(data))
         status = rule_status(rulebook_from_bytes(data, job.schema, job.domains, store.lists))
-        begin_rule_output(folder, status, progress["held_memory"])
+        begin_rule_output(folder, status, progress["held_memory"])  # with the last alerts, for suppression
         replace_file(folder / RULES_FILE, orjson.dumps(payload.rules))
-        write_progress(folder, begins.first_number - 1, payload.totals)
+        write_progress(folder, beginning.first_number - 1, payload.totals)
         fetched = folder / "fetched"
         by_group = ((group, entries_of_group(savepoint, group, fetched)) for group in savepoint.groups)
-        entries = write_beginning(folder, begins, by_group)  # the first micro-batch takes the keyed state from there
+        entries = write_beginning(folder, beginning, by_group)  # the first micro-batch takes the keyed state from there
         shutil.rmtree(fetched, ignore_errors=True)
         replace_file(folder / JOB_FILE, orjson.dumps({**payload.job, "id": uuid.uuid4().hex}))
     return Saved(savepoint.groups, len(savepoint.manifest.files), entries)

@@ -170,7 +170,7 @@ def open_warm_start(place: str) -> WarmStart:
     manifest = Manifest.from_bytes(target.read(NAME), f"{place}/{NAME}")
     if manifest.kind != KIND:
         raise UsageError(f"{place} holds a {manifest.kind}, not the state of a replay; `cep job restore` takes that")
-    files = {file.name: file for file in manifest.files if file.name != _ABOUT}
+    files = {file.name: file for file in manifest.files if file.name != _ABOUT}  # lists; LEVEL-DOMAIN-GROUP: states
     with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
         path = Path(scratch) / _ABOUT
         fetch(target, manifest.file(_ABOUT), path, may_link=False)

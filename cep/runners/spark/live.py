@@ -277,7 +277,7 @@ def _resumed(source: Source, kind: str, begins: Beginning | None, *, ends: bool)
         return source
     if isinstance(source, FolderSource):
         return replace(source, read=begins.files_read(kind))
-    starting = begins.starting(kind, source.topic)
+    starting = begins.starting_offsets(kind, source.topic)
     if starting is None:
         return source
     if source.topic in begins.topic_ids:

@@ -36,7 +36,7 @@ from cep.runners.embedded.engine import Workers
 from cep.runners.embedded.job import stand_by
 from cep.runners.embedded.opening import STORE_PART, StoreSettings, followed_folder, open_store
 from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.pages import pasts_of_group
+from cep.runners.embedded.pages import history_pages
 from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
@@ -517,7 +517,7 @@ def largest(store: DurableStore, job: Job) -> tuple[int, int]:
     """Return the bytes of the largest head, and of the largest segment of panes."""
     heads, panes = [0], [0]
     for group in range(job.groups_count):
-        for past in pasts_of_group(store, group, job.domains, job.levels_count, with_segments=True):
+        for past in history_pages(store, group, job.domains, job.levels_count, with_segments=True):
             heads.append(len(past.head))
             panes += [s.stored.size for s in decode_head(past.head, _unread).segments if s.panes_number and s.stored]
     return max(heads), max(panes)

@@ -88,7 +88,7 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     # Some micro-batches are divided and some are not, and some pages stay open from one to the next.
-    monkeypatch.setattr(shares, "EVENTS_ALONE", 100)
+    monkeypatch.setattr(shares, "THREADS_EVENTS_MIN", 100)
     monkeypatch.setattr(pages_module, "OPEN_MIN", 8 * workers)
     lines = list(day())
     arriving = disordered(lines, lateness_ms, seed=workers) if lateness_ms else lines
@@ -108,7 +108,7 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
 def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other engine has other workers and a checkpoint of the store, without later changes of the first one."""
-    monkeypatch.setattr(shares, "EVENTS_ALONE", 200)
+    monkeypatch.setattr(shares, "THREADS_EVENTS_MIN", 200)
     monkeypatch.setattr(pages_module, "OPEN_MIN", 20)
     lines = disordered(list(day()), 5 * MINUTE_MS, seed=1)
     job = make_job(5 * MINUTE_MS, pages=2, dedup_ms=60 * MINUTE_MS)

@@ -254,7 +254,7 @@ class Hanging:
 def test_a_sink_that_hangs_delays_no_other_where_alerts_wait_for_no_commit(
     has_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues_module, "_TURN_S", 0.01)
+    monkeypatch.setattr(queues_module, "_WAIT_FOR_SINKS_S", 0.01)
     commits = Commits(StoreSettings(tmp_path / "job" if has_folder else None, "rocksdb", cache_bytes=8 << 20))
     hanging, names = Hanging(FileSink(tmp_path / "late")), ("late", "other")
     outlets = Outlets((hanging, FileSink(tmp_path / "other")), None, names=names)

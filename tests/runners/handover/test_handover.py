@@ -124,11 +124,11 @@ def test_a_key_group_begins_with_its_own(tmp_path: Path) -> None:
 
 
 def test_sources_go_on_where_they_were() -> None:
-    starting = BEGINS.starting("events", "pay-ments")
+    starting = BEGINS.starting_offsets("events", "pay-ments")
     assert starting is not None
     assert json.loads(starting) == {"pay-ments": {"0": 17, "11": 4}}
     assert BEGINS.files_read("control") == ("a b.jsonl", "c[d].jsonl")
-    assert Beginning("", 0, {}).starting("events", "any") is None
+    assert Beginning("", 0, {}).starting_offsets("events", "any") is None
     assert Beginning("", 0, {}).files_read("events") == ()
     for lane in ("pay-ments[11]", "files"):
         assert lane_name(partition_name(lane)) == lane
@@ -136,7 +136,7 @@ def test_sources_go_on_where_they_were() -> None:
 
 def test_another_source_is_refused() -> None:
     with pytest.raises(UsageError, match=r"topic logins, but .* made of pay-ments"):
-        BEGINS.starting("events", "logins")
+        BEGINS.starting_offsets("events", "logins")
     with pytest.raises(UsageError, match=r"a folder, but .* made of pay-ments"):
         BEGINS.files_read("events")
     with pytest.raises(UsageError, match=r"x\.jsonl was read in part"):

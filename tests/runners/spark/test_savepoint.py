@@ -125,7 +125,7 @@ def test_a_topic(tmp_path: Path) -> None:
     assert positions == {"pay-ments[0]": 17, "pay-ments[11]": 4}
     assert read_positions(query, 1, 7) == {}, "nothing was read of it so far"
     assert read_positions(query, 2, 7) == {}, "the job has no such source"
-    starting = Beginning("", 0, {}, {"events": positions}).starting("events", "pay-ments")
+    starting = Beginning("", 0, {}, {"events": positions}).starting_offsets("events", "pay-ments")
     assert json.loads(starting or "") == {"pay-ments": {"0": 17, "11": 4}}
 
 
