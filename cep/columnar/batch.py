@@ -280,13 +280,13 @@ def decode_batch(data: bytes) -> EventBatch:
     """Read the EventBatch in `data`. Raises as decode_table."""
     table = decode_table(data)
     names = table.schema.names
-    fields_end = len(names) - len(_ORDER) if names[-1] == _ORDER[-1] else len(names)
+    fields_end = len(names) - len(_ORDER) if names[-1] == _ORDER[-1] else len(names)  # the order table is last, if any
     order = [np.asarray(table.column(number)) for number in range(fields_end, len(names))]
     return EventBatch(
-        table.column(0),
-        table.column(1),
-        np.asarray(table.column(2)),
-        np.asarray(table.column(3)),
-        {names[i]: table.column(i) for i in range(len(_FIXED), fields_end)},
-        np.column_stack(order) if order else None,
+        key=table.column(0),
+        event_id=table.column(1),
+        event_type=np.asarray(table.column(2)),
+        time_ms=np.asarray(table.column(3)),
+        columns={names[i]: table.column(i) for i in range(len(_FIXED), fields_end)},
+        order=np.column_stack(order) if order else None,
     )

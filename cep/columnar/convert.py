@@ -217,15 +217,15 @@ class Converted(NamedTuple):
 def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in_us: bool = False) -> Converted:
     """Convert a column to the values of a type. `written` says how the source writes them, None: in the usual forms.
 
-    Cost: a pass or two; values that do not fit are searched for one by one only if there are any.
+    `in_us`: times in microseconds, not ms. Cost: a pass or two; bad values are searched for only if there are any.
     """
-    if source.type == _AS_THEY_ARE.get(type_.kind) and not source.null_count:
+    if source.type == _UNCHANGED_TYPES.get(type_.kind) and not source.null_count:
         return Converted(source, None)
     if pa.types.is_dictionary(source.type):
-        if pa.types.is_string(source.dictionary.type):  # as TEXT may hold more than 2 GB of them
+        if pa.types.is_string(source.dictionary.type):  # TEXT, because the decoded texts may exceed 2 GB
             source = pa.DictionaryArray.from_arrays(source.indices, source.dictionary.cast(TEXT))
         source = source.dictionary_decode()
-    if pa.types.is_string_view(source.type):  # as polars has texts
+    if pa.types.is_string_view(source.type):  # texts of polars
         source = source.cast(TEXT)
     nulls = np.asarray(pc.is_null(source)) if source.null_count else None
     if pa.types.is_null(source.type):
@@ -258,8 +258,9 @@ def convert_us(source: pa.Array, written: Written | None = None) -> Converted:
 
 
 def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Array:
-    """Convert a column whose values are written in an unusual form: times, words for other texts, numbers such as
-    1.200,50, or amounts in minor units (cents), as whole numbers or as their bytes. Amounts stay in minor units."""
+    """Convert a column whose values are written in an unusual form: times, words that stand for values, numbers such as
+    1.200,50, or amounts as whole numbers of cents (`minor`), which stay cents. `has_bytes`: as big-endian bytes.
+    """
     if type_.kind is Kind.TIME:
         return _time(source, type_, written)
     if written.words:
@@ -429,7 +430,6 @@ def _float(source: pa.Array, _type: Type) -> pa.Array:
 
 
 def _bool(source: pa.Array, type_: Type) -> pa.Array:
-    """Return truth: of booleans, of the numbers 0 and 1, and of the texts of _TRUTHS."""
     if pa.types.is_boolean(source.type):
         return source
     if _is_text(source.type):
@@ -519,13 +519,13 @@ def _is_float32(
 ) -> NDArray[np.bool_]:
     """Mark the values that are the float32 nearest to a whole number of units, such as 0.1 read as 0.10000000149.
 
-    Avro and others give a float32 as a double, so a column of doubles may hold them: there a value is accepted only up
-    to the size at which two float32 side by side are at most a unit apart.
+    A unit is 10^-scale. Avro and others give a float32 as a double, so a column of doubles may hold them: there a value
+    is accepted only up to the size at which two neighbouring float32 are at most a unit apart.
     """
     singles = values.astype(np.float32)
     nearest: NDArray[np.bool_] = (whole / 10.0**scale).astype(np.float32) == singles
     if is_float32_column:
-        nearest &= np.abs(whole) <= _FLOAT_UNITS_MAX
+        nearest &= np.abs(whole) <= _FLOAT_UNITS_MAX  # 2^53: above, `whole` is not exact
     else:
         nearest &= (singles == values) & (np.spacing(np.abs(singles)) * 10.0**scale <= _SINGLE_UNITS_MAX)
     return nearest
@@ -550,7 +550,7 @@ def _enum(source: pa.Array, type_: Type) -> pa.Array:
 
 
 # Kinds whose values need no conversion if they have this type.
-_AS_THEY_ARE = {kind: arrow_type(Type(kind)) for kind in (Kind.ID, Kind.STRING, Kind.DURATION, Kind.INT, Kind.BOOL)}
+_UNCHANGED_TYPES = {kind: arrow_type(Type(kind)) for kind in (Kind.ID, Kind.STRING, Kind.DURATION, Kind.INT, Kind.BOOL)}
 _CONVERSIONS: dict[Kind, Callable[[pa.Array, Type], pa.Array]] = {
     Kind.ID: _text,
     Kind.STRING: _text,

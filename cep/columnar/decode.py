@@ -89,8 +89,8 @@ class Decoded:
     event_type: NDArray[np.int16]
     time_ms: NDArray[np.int64]
     columns: Mapping[str, pa.Array]
-    poison: tuple[Poison, ...]
-    order: NDArray[np.int64] | None = None
+    poison: tuple[Poison, ...]  # rejected records; one with `bad_values` describes an event that stays without them
+    order: NDArray[np.int64] | None = None  # the order of events of one millisecond (order.py), None: as they arrived
     skipped_times: int = 0  # local times that the clocks of their zone skip
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Decoded:
     @property
     def records_count(self) -> int:
         """The number of records: events, and records that were set aside."""
-        return len(self) + sum(not poison.bad_values for poison in self.poison)
+        return len(self) + sum(not poison.bad_values for poison in self.poison)  # with bad values the event stays
 
     def without(self, event_ids: pa.Array) -> Decoded:
         """Take the events whose id is not among these, and all rejected records."""
@@ -145,9 +145,8 @@ def json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventR
         _decode(schema, len(part.rows), part.columns, partial(_record_text, part.records), mapping, part.strays)
         for part in good
     ]
-    merged, rows = in_row_order(
-        schema, [(part, block.rows[part_rows]) for (part, part_rows), block in zip(parts, good, strict=True)]
-    )
+    with_rows = [(part, block.rows[part_rows]) for (part, part_rows), block in zip(parts, good, strict=True)]
+    merged, rows = in_row_order(schema, with_rows)
     if broken:
         unreadable = (Poison(_UNREADABLE, record.reason, record.record) for record in broken)
         merged = replace(merged, poison=(*merged.poison, *unreadable))
@@ -187,11 +186,11 @@ def decode_table(
 def decode_rows(
     schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping, strays: Strays
 ) -> EventRows:
-    """Decode rows of a table as the events of one view (one of several events that a record becomes). Return the events
-    with the rows of their records. `show(row)` is the text of a rejected record. `strays` are values that could not be
-    read: null in the table, as text by field and row."""
+    """Decode rows of a table, and return the events with the rows of their records. If a record becomes several events,
+    `mapping` is for one of these (a view). `show(row)` returns a record as text, to reject it. `strays` are the texts,
+    by field and row, of values that could not be read and are null in the table."""
     columns: Mapping[str, pa.Array] = columns_of(table)
-    if not mapping.is_plain:
+    if not mapping.is_plain:  # the fields have other names or forms than the columns
         columns = mapping.arrays(schema, columns, table.num_rows)
     try:
         table.validate(full=True)
@@ -321,8 +320,8 @@ def _declared(
 def _rows_of_view(
     rows: int, source_columns: Mapping[str, pa.Array], mapping: FieldMapping, strays: Strays
 ) -> tuple[NDArray[np.int64], Mapping[str, pa.Array], Strays]:
-    """Choose the records that have a value in a field that the view needs: their rows, columns and strays (values that
-    could not be read, as text by field and row, null in the columns)."""
+    """Choose the records with a value in one of `mapping.needs`, the fields of one view (one of several events that a
+    record becomes). Return their rows, columns and strays: the texts of values that could not be read and are null."""
     has_value = np.zeros(rows, bool)
     for name in mapping.needs:
         if name in source_columns:
@@ -334,9 +333,9 @@ def _rows_of_view(
     indices = pa.array(chosen_rows)
     # Arrow has no `take` for views of texts
     columns = {n: c.cast(TEXT) if pa.types.is_string_view(c.type) else c for n, c in source_columns.items()}
-    row_of = {int(place): row for row, place in enumerate(chosen_rows)} if strays else {}
+    new_row = {int(old_row): row for row, old_row in enumerate(chosen_rows)} if strays else {}
     strays = {
-        name: {row_of[place]: text for place, text in texts.items() if place in row_of}
+        name: {new_row[old_row]: text for old_row, text in texts.items() if old_row in new_row}
         for name, texts in strays.items()
     }
     return chosen_rows, {n: column.take(indices) for n, column in columns.items()}, strays
@@ -399,7 +398,6 @@ class _Verdict:
             self._values.setdefault(row, []).append((code, use.name, reason))
 
     def reject_strays(self, schema: Schema, event_type: NDArray[np.int16], strays: Strays) -> None:
-        """Reject values that no column can hold."""
         uses = {use.name: use for use in schema.column_uses} if strays else {}
         for name, texts in strays.items():
             rows = np.zeros(len(event_type), bool)
@@ -414,7 +412,6 @@ class _Verdict:
         return rows & ~self._of_field[name] if name in self._of_field else rows
 
     def poison(self, show: Callable[[int], str], times: NDArray[np.int64], ids: pa.Array) -> tuple[Poison, ...]:
-        """Describe the rejected records, in the order of their rows."""
         refused = set() if self.bad is None else set(np.flatnonzero(self.bad).tolist())
         return tuple(
             self._refused(row, show) if row in refused else self._flawed(row, show, (int(times[row]), ids[row].as_py()))
@@ -474,8 +471,8 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     if not single:
         verdict.refuse(has_no_name, "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
     declared = ", ".join(e.name for e in schema.event_types)
-    unknown_names = numbered(names.filter(pa.array(unknown)).cast(TEXT))[0].slice(0, _TYPES_NAMED_MAX).to_pylist()
-    for name in unknown_names:
+    unknown_names, _ = numbered(names.filter(pa.array(unknown)).cast(TEXT))
+    for name in unknown_names.slice(0, _TYPES_NAMED_MAX).to_pylist():  # names beyond the maximum are refused below
         has_name = unknown & np.asarray(pc.equal(names, name).fill_null(False))
         verdict.refuse(has_name, "unknown_event_type", f"event type {name[:_TYPE_CHARS]!r} is not one of {declared}")
     verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {declared}")

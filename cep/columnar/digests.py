@@ -59,10 +59,9 @@ def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E,
     for name, column in decoded.columns.items():
         if name not in key_fields:
             _add(column, salts[name], content)
-    digests = {
-        name: numbers(digest.view(np.int64), WHOLES, None) for name, digest in ((KEYS, keys), (CONTENT, content))
-    }
-    return replace(decoded, columns={**decoded.columns, **digests})
+    digests = ((KEYS, keys), (CONTENT, content))
+    columns = {name: numbers(digest.view(np.int64), WHOLES, None) for name, digest in digests}
+    return replace(decoded, columns={**decoded.columns, **columns})
 
 
 def without_digests(batch: EventBatch) -> EventBatch:
@@ -73,7 +72,8 @@ def without_digests(batch: EventBatch) -> EventBatch:
 @lru_cache(_SALTS_CACHED)
 def _salts(names: tuple[str, ...], key: str) -> UInt64:
     """Compute a salt for each name of a field or type, so that equal values of two fields have different digests:
-    uint64[N, 3], read-only. `key`: hex; without one the salts are plain hashes of two words, and the third is 0."""
+    uint64[N, 3], read-only. A secret `key` (hex) makes salts that senders cannot compute. Without one, as in earlier
+    builds, a salt is a plain hash of two words, and the third word is 0."""
     salts = np.zeros((len(names), _SALT_WORDS), np.uint64)
     if key:
         for number, name in enumerate(names):

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 TYPE_FIELD = "event_type"
 BYTES = "base64"  # in place of the field of a currency: minor units as bytes
 ROW_NUMBER = "#row"  # the name of a column that each file has: the number of the row
-_OTHERS = "*"
+_ALL_OTHERS = "*"
 JOIN = " + "
 NUMBER_KINDS = (Kind.INT, Kind.FLOAT, Kind.DECIMAL)
 _OF_VIEW = "/"
@@ -155,7 +155,7 @@ class FieldMapping:
             return self
         fixed = {name: values[path[0]] for name, path in self.columns if len(path) == 1 and path[0] in values}
         named = {name for name, _ in (*self.columns, *self.fixed)}
-        if _OTHERS not in named:
+        if _ALL_OTHERS not in named:
             names = (TYPE_FIELD, *schema.columns())
             fixed |= {name: values[name] for name in names if name in values and name not in named}
         columns = tuple((name, path) for name, path in self.columns if name not in fixed)
@@ -167,7 +167,6 @@ class FieldMapping:
 
     @cached_property
     def constants(self) -> dict[str, str]:
-        """The fields that have one value in every record."""
         return dict(self.fixed)
 
     @cached_property
@@ -182,14 +181,13 @@ class FieldMapping:
     @cached_property
     def is_flat(self) -> bool:
         """True if no field lies inside another value."""
-        return all(len(path) == 1 and name != _OTHERS for name, path in self.columns)
+        return all(len(path) == 1 and name != _ALL_OTHERS for name, path in self.columns)
 
     def path(self, name: str) -> Path:
         named = self._paths.get(name)
-        return (*self._paths.get(_OTHERS, ()), name) if named is None else named
+        return (*self._paths.get(_ALL_OTHERS, ()), name) if named is None else named
 
     def is_named(self, name: str) -> bool:
-        """Return True if the mapping itself says where the field is."""
         return name in self._paths
 
     def paths(self, schema: Schema) -> dict[str, Path]:
@@ -202,7 +200,7 @@ class FieldMapping:
 
     def written(self, name: str, kind: Kind) -> Written | None:
         """Return how the source writes the values of a field, None for the usual forms: times, words that stand for
-        values, numbers such as 1.200,50, or amounts in minor units (cents, also as bytes)."""
+        values, numbers such as 1.200,50 (separators of `file`), or `minor`: amounts in cents, also as bytes."""
         if kind is Kind.TIME and self.time != Written():
             return self.time
         words = tuple((value, word) for field_name, value, word in self.values if field_name == name)
@@ -215,7 +213,6 @@ class FieldMapping:
         return Written(minor=name in self.minor, numbers=numbers, has_bytes=self.has_bytes(name))
 
     def value(self, record: Mapping[str, Any], name: str) -> Any:
-        """Return the value of a field in a parsed record; None if it is missing."""
         return value_at(record, self.path(name))
 
     def arrays(self, schema: Schema, columns: Mapping[str, pa.Array], rows: int) -> dict[str, pa.Array]:
@@ -236,7 +233,6 @@ class FieldMapping:
         return pc.binary_join_element_wise(ids, pa.scalar(self.view, ids.type), pa.scalar("#", ids.type))
 
     def to_json(self) -> str:
-        """Write the mapping as text, for the options of a source."""
         return json.dumps(asdict(self))
 
     @staticmethod
@@ -296,7 +292,8 @@ def mapping_of(
     file: FileForm | None = None, values: Sequence[str] = (),
 ) -> FieldMapping:  # fmt: skip
     """Build a mapping from flags: `columns` field=path, `fixed` field=value, `minor` fields in cents, each perhaps with
-    the field of its currency, `time`: how times are written, `values` field.value=word. Raises: UsageError."""
+    its currency's field or BYTES (written as bytes), `time`: how times are written, `values` field.value=word. A field
+    VIEW/FIELD belongs to one of several events (views) that a record becomes. Raises: UsageError."""
     paths = tuple((name, _path(name, text)) for name, text in _pairs(columns, "--columns", "FIELD=PATH"))
     constants = tuple(_pairs(fixed, "--fixed", "FIELD=VALUE"))
     fixed_and_read = [name for name in dict(paths) if name in dict(constants)]
@@ -367,11 +364,12 @@ def check_fields(mapping: FieldMapping, schema: Schema) -> None:
 
 
 def _check_view(mapping: FieldMapping, schema: Schema) -> None:
-    """Check that the names of a mapping exist in the schema and have a fitting type. Raises: UsageError."""
+    """Check the fields that a mapping of one view (one of a record's events) names: they exist and have a fitting type,
+    such as decimal for `minor` (amounts in cents). Raises: UsageError."""
     types = schema.columns()
     names = [TYPE_FIELD, *types]
     for name in (
-        *(n for n, _ in mapping.columns if n != _OTHERS),
+        *(n for n, _ in mapping.columns if n != _ALL_OTHERS),
         *mapping.constants,
         *mapping.minor,
         *mapping.currencies.values(),
@@ -380,10 +378,10 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
         if name not in names:
             hint = hint_at_nearest(name, names) or f"; they have {', '.join(names)}"
             raise UsageError(f"the events have no field `{name}`{hint}")
-    named = mapping.constants.get(TYPE_FIELD)
-    if named is not None and schema.event_type(named) is None:
+    fixed_type = mapping.constants.get(TYPE_FIELD)
+    if fixed_type is not None and schema.event_type(fixed_type) is None:
         names = [event_type.name for event_type in schema.event_types]
-        raise UsageError(f"there is no event type `{named}`; there are {', '.join(names)}")
+        raise UsageError(f"there is no event type `{fixed_type}`; there are {', '.join(names)}")
     for name in mapping.minor:
         if types[name].kind is not Kind.DECIMAL:
             raise UsageError(f"`{name}` is of type {types[name]}; only a decimal has minor units")

@@ -45,8 +45,8 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
     """Build the table that orders events of one millisecond, None if their arrival alone does.
 
     Shapes: int64[count, 3]; `us` int64[N] are the microseconds inside the millisecond; `declared` int64[N] the values
-    of the field that the schema declares for the order, NO_VALUE without one. `view` and `position`: name and number of
-    the view, if each record becomes several events. The id of an event is then the record's id, `#` and this name.
+    of the field that the schema declares for the order, NO_VALUE without one. If a record becomes several events, they
+    are views with a name (`view`) and a number (`position`), and ids made of the record's id, `#` and the name.
     """
     has_us = us is not None and us.any()
     has_field = declared is not None and (declared != NO_VALUE).any()
@@ -58,8 +58,8 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
     if declared is not None:
         table[:, ORDER_FIELD] = declared
     if view:
-        tail_bytes = 1 + len(view)  # after the record's id, which is compared without them
-        table[:, ORDER_ORIGIN] = (position << VIEW_TAIL_BITS) + tail_bytes
+        tail_bytes = 1 + len(view)  # `#` and name: the end of an id that is left out when records' ids are compared
+        table[:, ORDER_ORIGIN] = (position << VIEW_TAIL_BITS) + tail_bytes  # both in one number
     return table
 
 
@@ -72,14 +72,15 @@ def with_partitions(order: Int64 | None, partitions: int | Int64, count: int) ->
     return table
 
 
-def order_behind(sources: Int64, tail_bytes: int) -> Int64:
+def order_of_derived(completing: Int64, tail_bytes: int) -> Int64:
     """Return the order of derived events from the order of the events that completed them: int64[N, 3] both.
 
-    DERIVED_US is added to the microseconds, so that they follow all source events of their millisecond; an event that a
-    derived event completed has the order of that one. `tail_bytes`: how many bytes follow the id of the source's record
-    in their ids, which are compared without them.
+    The columns: microseconds in the millisecond │ declared field │ origin: partition << 32 │ view << 8 │ tail length.
+    DERIVED_US in the microseconds puts derived events after all source events of their millisecond. Their ids are a
+    record's id and a tail, which comparisons leave out; `tail_bytes` are added to it. If the completing event is itself
+    derived, its order stays.
     """
-    table = sources.copy()
+    table = completing.copy()
     table[:, ORDER_ORIGIN] &= (1 << PARTITION_SHIFT) - 1  # without the partition: ids decide between derived events
     is_source = table[:, ORDER_US] < DERIVED_US
     table[is_source, ORDER_US] += DERIVED_US
@@ -88,9 +89,9 @@ def order_behind(sources: Int64, tail_bytes: int) -> Int64:
 
 
 def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
-    """Sort the rows of a batch by key, and by event order within a key. Returns: int64[N].
+    """Sort the rows of a batch by key, then by time, by the order table (`batch.order`) if it has one, and by arrival.
 
-    Shapes: key int32[N] is below keys_count. Cost: a sort by time if the batch is not sorted yet, otherwise O(N).
+    Shapes: int64[N]; key int32[N] is below keys_count. Cost: a sort by time if the batch is not sorted, otherwise O(N).
     """
     ordered = np.empty(len(batch), np.int64)
     if len(batch) == 0:
@@ -99,7 +100,7 @@ def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
     is_sorted = np.count_nonzero(time[1:] < time[:-1]) == 0
     by_time = np.arange(len(batch)) if is_sorted else np.argsort(time, kind="stable")
     order = _NO_ORDER if batch.order is None else np.ascontiguousarray(batch.order)
-    ids = _NO_IDS if batch.order is None else text_buffers(batch.event_id)  # only with an order table they decide
+    ids = _NO_IDS if batch.order is None else text_buffers(batch.event_id)  # ids decide only in an order table
     new = Arrivals(key, read_only(time), read_only(order), *ids)
     arrange_events(by_time, new, keys_count, ordered)
     return ordered

@@ -72,7 +72,8 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
     """Read columns from records with the fast JSON kernel, None if a record is not plain, or a text is not UTF-8.
 
     A plain record is an object of numbers, truth values, nulls and texts without escapes. Shapes: `records` are
-    large_binary without nulls. A column is null in records without a value, and left out if no record has one.
+    large_binary without nulls; `kinds` are codes of the kinds of values, such as WHOLE or TRUTH (true, false). A column
+    is null in records without a value, and left out if no record has one.
     """
     count = len(records)
     _, data = content = text_buffers(records)
@@ -169,9 +170,8 @@ def parse_json(schema: Schema, values: pa.Array, mapping: FieldMapping) -> tuple
     records: list[Mended] = []
     good, broken = _parse(schema, values, mapping, records)
     if records:
-        parts, still_broken = _parse(
-            schema, pa.array([each.text for each in records], pa.large_binary()), mapping, None
-        )
+        texts = pa.array([each.text for each in records], pa.large_binary())
+        parts, still_broken = _parse(schema, texts, mapping, strays=None)
         broken += [replace(each, record=text_of(records[each.row].record)) for each in still_broken]
         good += [_of_mended(part, [records[row] for row in part.rows.tolist()]) for part in parts]
     return good, broken
@@ -263,7 +263,7 @@ def _without_first_poison(
     while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:
         # Pass over the next records that certainly parse.
         position += plain_rows(_plain_shape(schema, mapping), block.records.slice(position))
-        if position == len(block) or good_count > len(poison):
+        if position == len(block) or good_count > len(poison):  # most records are good
             break
         try:
             read = _parse_block(schema, block.records.slice(position, 1), mapping)
@@ -273,11 +273,11 @@ def _without_first_poison(
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
             reject(block, position, error)
             poison.append(position)
-        position += 1
+        position += 1  # all records before it are rejected, or good
     if not poison:
         return None
     good = np.delete(np.arange(position), poison)
-    rest = (block.part(position), block.take(good, is_uniform=block.is_uniform))
+    rest = (block.part(position), block.take(good, is_uniform=block.is_uniform))  # in any order: they know their rows
     return [part for part in rest if len(part)]
 
 
@@ -376,8 +376,9 @@ def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
 def _parse_options(
     schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
 ) -> pj.ParseOptions:
-    """Return the parser's options: a type for each field. Fields in `numbers` have the type given there. `exact`: the
-    decimals have only the digits of their type; otherwise they may have the many digits of a double (WIDE_DECIMAL)."""
+    """Return the parser's options: a type for each field. Fields in `numbers` (numbers in place of texts, or the other
+    way round) have the type given there. A block is first read with `exact`: decimals with the digits of their type. If
+    that fails, they may have the many digits of a double (WIDE_DECIMAL)."""
     types: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
     read_as = dict(numbers)
     for name, type_ in schema.columns().items():

@@ -12,7 +12,7 @@ _CHARACTERS_MAX = 2_000  # as many as a dead letter has of a record
 
 
 class RowTexts:
-    """The rows of a table as JSON. Columns are looked up once: a hostile file has thousands, and many rows."""
+    """The rows of a table as JSON. Columns are looked up once, because a hostile file may have thousands of columns."""
 
     def __init__(self, table: pa.Table | pa.RecordBatch) -> None:
         self._table = table
@@ -23,8 +23,8 @@ class RowTexts:
 
     @cached_property
     def _columns(self) -> list[tuple[str, pa.Array | pa.ChunkedArray | None]]:
-        columns = zip(self._table.schema.names, self._table.columns, strict=True)
-        return [(name, None if column.null_count == len(column) else _in_one(column)) for name, column in columns]
+        columns = zip(self._table.schema.names, self._table.columns, strict=True)  # None: all values are null
+        return [(name, None if column.null_count == len(column) else _only_chunk(column)) for name, column in columns]
 
 
 def shown_value(values: pa.Array | pa.ChunkedArray, row: int) -> object:
@@ -36,6 +36,6 @@ def shown_value(values: pa.Array | pa.ChunkedArray, row: int) -> object:
         return " ".join(values.slice(row, 1).to_string().split())
 
 
-def _in_one(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _only_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return the only chunk of a column, whose values are found faster."""
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks == 1 else column

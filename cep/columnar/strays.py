@@ -127,7 +127,6 @@ def is_valid(column: pa.Array) -> bool:
 
 
 def _succeeds(call: Callable[[], object]) -> bool:
-    """Return True if the call does not raise that a value is invalid."""
     try:
         call()
     except (pa.ArrowInvalid, UnicodeDecodeError):

@@ -40,7 +40,7 @@ _ZONES_MAX = 1_000  # different zones that the texts of a column name; the datab
 
 _SKIPPED_COUNTS: ContextVar[list[int] | None] = ContextVar("skipped_times", default=None)
 
-_UTC, _NAIVE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+_UTC_TYPE, _LOCAL_TYPE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 _TIME = r"(?P<H>[01]\d|2[0-3])(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,](?P<f>\d+))?)?)?"
 _BASIC_TIME = r"(?P<H>[01]\d|2[0-3])(?P<M>[0-5]\d)(?:(?P<S>[0-5]\d)(?:[.,](?P<f>\d+))?)?"
 _OFFSET = r"(?: ?(?P<z>[Zz]|UTC|GMT|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d)?)?))?"
@@ -61,8 +61,8 @@ TIME_FORMS = (
         "20260301T100000Z",
     ),
 )
-# The form of most times: Arrow reads these at once.
-_PLAIN = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:?\d\d)$"
+# The form of most times, 2026-03-01T10:00:00Z or with an offset: Arrow reads these at once.
+_WITH_OFFSET = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:?\d\d)$"
 _NUMBER = r"^(?P<sign>[+-]?)(?P<whole>\d{1,19})(?:\.(?P<part>\d*))?$"
 _POWER = r"^[+-]?\d+(\.\d*)?[eE][+-]?\d{1,3}$"
 _MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october",
@@ -119,9 +119,9 @@ def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -
         times = _of_form(source, form, zone) if form else _of_texts(source, unit, zone)
     elif pa.types.is_timestamp(type_):
         moments = _scaled(source.cast(pa.int64()), type_.unit)
-        times = moments if type_.tz is not None else _local(moments.cast(_NAIVE), zone)
+        times = moments if type_.tz is not None else _local(moments.cast(_LOCAL_TYPE), zone)
     elif pa.types.is_date(type_):
-        times = _local(source.cast(pa.timestamp("ms")).cast(_NAIVE), zone)
+        times = _local(source.cast(pa.timestamp("ms")).cast(_LOCAL_TYPE), zone)
     elif pa.types.is_integer(type_) and _DIGITS_FORM.fullmatch(form):
         times = _of_form(source.cast(pa.string()), form, zone)
     elif pa.types.is_integer(type_):
@@ -240,16 +240,16 @@ def _of_numbers(texts: pa.Array, unit: str, number_min: int) -> pa.Array:
 
 
 def _of_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
-    """Convert times in texts to microseconds: one usual form for the whole column, otherwise form by form. Numbers are
-    times since 1970 in `unit`; without a unit they are ms, and only large ones count: a small one is hardly a time."""
+    """Convert times in texts to microseconds: as ISO 8601 if the whole column has it, otherwise text by text in several
+    forms. Numbers are times since 1970 in `unit`; without a unit they are ms, and small ones are not taken as times."""
     with suppress(pa.ArrowInvalid):
-        return source.cast(_UTC).cast(pa.int64())
+        return source.cast(_UTC_TYPE).cast(pa.int64())
     with suppress(pa.ArrowInvalid):
-        return _local(source.cast(_NAIVE), zone)
+        return _local(source.cast(_LOCAL_TYPE), zone)
     nothing = pa.scalar(None, source.type)
-    is_plain = pc.match_substring_regex(source, _PLAIN)
+    has_offset = pc.match_substring_regex(source, _WITH_OFFSET)
     try:
-        times = pc.if_else(is_plain, source, nothing).cast(_UTC).cast(pa.int64())
+        times = pc.if_else(has_offset, source, nothing).cast(_UTC_TYPE).cast(pa.int64())
     except pa.ArrowInvalid:  # such as 30 February
         times = pa.nulls(len(source), pa.int64())
     rows = np.flatnonzero(np.asarray(pc.is_null(times)) & np.asarray(pc.is_valid(source)))
@@ -292,7 +292,7 @@ def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
     if has_offset.all():
         return times
     without_offset = pc.if_else(pa.array(has_offset), pa.scalar(None, pa.int64()), local)
-    return pc.if_else(pa.array(has_offset), times, _in_named_zones(without_offset.cast(_NAIVE), groups, zone))
+    return pc.if_else(pa.array(has_offset), times, _in_named_zones(without_offset.cast(_LOCAL_TYPE), groups, zone))
 
 
 def _number(groups: dict[str, pa.Array], name: str, fits: NDArray[np.bool_], default: str = "0") -> NDArray[np.int64]:
@@ -319,11 +319,12 @@ def _fraction(digits: pa.Array, fits: NDArray[np.bool_], length: int) -> NDArray
 
 
 def _days(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the days since 1970 of the matched dates, and a mask of the dates that exist in the calendar."""
+    """Return the days since 1970 of dates, and a mask of the dates that exist in the calendar. `groups`: the digits of
+    each text by directive of `strptime` (Y, y, j, m, d), for the texts that fit the pattern (`fits`)."""
     year = _number(groups, "Y", fits)
     if "Y" not in groups:
         short = _number(groups, "y", fits)
-        year = short + np.where(short < 69, 2_000, 1_900)  # as POSIX has it
+        year = short + np.where(short < 69, 2_000, 1_900)  # 69 to 99 are of the 1900s, as in POSIX
     years = (year - 1970).astype("datetime64[Y]")
     if "j" in groups:
         first, day = years.astype("datetime64[D]"), _number(groups, "j", fits, "1")
@@ -350,7 +351,8 @@ def _hours(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> NDArray[np.i
 
 
 def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the UTC offset of each text in microseconds, and a mask of the texts that have one."""
+    """Return the UTC offset of each text in microseconds, and a mask of the texts that need no other zone: they have an
+    offset, or do not fit the pattern (`fits`), so that their time is null in any case."""
     if "name" in groups:
         names = pa.array(list(ZONE_NAMES), groups["name"].type)
         zones = np.asarray(pc.index_in(pc.utf8_upper(groups["name"]), names).fill_null(0))
@@ -367,15 +369,15 @@ def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDAr
 
 
 def _in_named_zones(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Array:
-    """Convert local times to UTC, by the zone that a text names or by `zone`. The group `zone` is a name in brackets,
-    as in `[Europe/Zurich]`, the group `place` one without."""
+    """Convert local times to UTC, by the zone that a text names or by `zone`; null for unknown zones. The group `zone`
+    is a name in brackets, as in `[Europe/Zurich]`, the group `place` one without."""
     if "zone" not in groups:
         return _local(local, zone)
     named = pc.if_else(pc.equal(groups["zone"], ""), groups["place"], groups["zone"])
-    null_time = pa.scalar(None, _NAIVE)
+    null_time = pa.scalar(None, _LOCAL_TYPE)
     has_name = pc.not_equal(pc.fill_null(named, ""), "")
     times = _local(pc.if_else(has_name, null_time, local), zone)
-    for name in pc.unique(named.drop_null()).to_pylist()[:_ZONES_MAX]:
+    for name in pc.unique(named.drop_null()).to_pylist()[:_ZONES_MAX]:  # more zones do not exist
         if name:
             is_named = pc.fill_null(pc.equal(named, name), False)
             try:
@@ -393,7 +395,7 @@ def _local(local: pa.Array, zone: str) -> pa.Array:
     """Return local times of a zone, empty: UTC, as microseconds of UTC."""
     if zone in ("", "UTC"):
         return local.cast(pa.int64())
-    local = _within(local.cast(pa.int64())).cast(_NAIVE)
+    local = _within(local.cast(pa.int64())).cast(_LOCAL_TYPE)
     times = _by_table(local, zone)
     latest = pc.max(local.cast(pa.int64())).as_py()
     return times if latest is None or latest < _TABLE_END_US else _by_rule(local.cast(pa.int64()), times, zone)
@@ -424,21 +426,21 @@ def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
     clocks change only at the start of one. Local times that clocks skip in spring are counted for a warning.
     """
     try:
-        place = zoneinfo.ZoneInfo(zone)  # the zone with its rule of summer time
+        zone_info = zoneinfo.ZoneInfo(zone)  # the zone with its rule of summer time
     except (zoneinfo.ZoneInfoNotFoundError, ValueError):  # an offset, without summer time
         return times
     local_us = np.asarray(local.fill_null(0))
     rows = np.flatnonzero(local_us >= _TABLE_END_US)
-    quarters, places = np.unique(local_us[rows] // _QUARTER_US, return_inverse=True)  # places: row → index of quarter
+    quarters, quarter_of_row = np.unique(local_us[rows] // _QUARTER_US, return_inverse=True)
     starts = [_EPOCH + timedelta(microseconds=q * _QUARTER_US) for q in quarters.tolist()]
-    counts = _SKIPPED_COUNTS.get()
+    counts = _SKIPPED_COUNTS.get()  # None: the caller does not count them
     if counts is not None:
-        is_skipped = np.array([_is_skipped(start.replace(tzinfo=place)) for start in starts], bool)
+        is_skipped = np.array([_is_skipped(start.replace(tzinfo=zone_info)) for start in starts], bool)
         valid = np.asarray(pc.is_valid(times))[rows]
-        counts.append(int(np.count_nonzero(is_skipped[places] & valid)))
-    offsets = [place.utcoffset(start) or timedelta() for start in starts]
+        counts.append(int(np.count_nonzero(is_skipped[quarter_of_row] & valid)))
+    offsets = [zone_info.utcoffset(start) or timedelta() for start in starts]
     offset_us = np.array([offset // timedelta(microseconds=1) for offset in offsets], np.int64)
-    corrected = pa.array(local_us[rows] - offset_us[places])
+    corrected = pa.array(local_us[rows] - offset_us[quarter_of_row])
     return pc.replace_with_mask(times, _mask(rows, len(times)), corrected)
 
 

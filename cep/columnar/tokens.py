@@ -62,8 +62,9 @@ def _hidden(text: str, runs: Iterable[re.Match[str]]) -> str:
 
 
 def _without_card_numbers(text: str, run: re.Match[str]) -> str:
-    """Hide card numbers among the digits of `text`: each window of 12 to 19 that is one becomes •••, longest first."""
-    if run["time"]:  # the pattern also finds times, which are not card numbers
+    """Hide the card numbers in `text`, which a pattern found as `run`: a run of many digits, or a time. From each digit
+    on, the longest card number of 12 to 19 digits becomes •••."""
+    if run["time"]:  # the pattern finds times so that they stay as they are
         return text
     positions = [position for position, character in enumerate(run[0]) if character.isdecimal()]
     digits = "".join(str(unicodedata.decimal(text[position])) for position in positions).encode()
@@ -136,7 +137,8 @@ def _tokens(
 def _key_of_rows(
     schema: Schema, columns: Mapping[str, pa.Array], keys: Sequence[SecretKey]
 ) -> NDArray[np.int64] | None:
-    """Return the index of each row's secret key: the last one valid at the row's time; None if all have the first."""
+    """Return the index of each row's secret key, which makes tokens of protected values: the last key valid at the
+    row's time. None: all rows have the first key."""
     from_ms = np.array([key.from_ms for key in keys])
     if from_ms.max() == TIME_MS_MIN:
         return None
@@ -144,7 +146,7 @@ def _key_of_rows(
     if name not in columns:
         return None
     times = np.asarray(convert(columns[name], schema.columns()[name]).values.fill_null(TIME_MS_MIN))
-    # Of keys without a time the first counts; keys with a time follow them.
+    # Keys without a time (TIME_MS_MIN) come first; only the first of them makes tokens, before all keys with a time.
     untimed = int((from_ms == TIME_MS_MIN).sum())
     numbers = np.searchsorted(from_ms[untimed:], times, side="right") + untimed - 1
     return np.where(numbers < untimed, 0, numbers).astype(np.int64)

@@ -20,7 +20,7 @@ from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import DERIVED_COMPLETE_FROM, DERIVED_FLAGS, DERIVED_ORIGINS, FLAG_CUT, FLAG_FOLDED
 from cep.columnar.batch import TEXT, arrow_type, data_columns, no_order
 from cep.columnar.decode import Decoded, concat_decoded
-from cep.columnar.order import order_behind
+from cep.columnar.order import order_of_derived
 from cep.engine.advance import Matches
 from cep.engine.alerts import ALERT_ID_CHARS, completed_rows, measure_values, rule_alerts, write_origins
 from cep.kernels.text.alert_texts import bound_rows
@@ -87,7 +87,7 @@ def _order(matches: Matches, rows: np.ndarray, times: np.ndarray) -> np.ndarray:
     last = matches.offsets[rows + 1] - 1
     order = no_order(len(rows)) if matches.order is None else matches.order[last]
     order[matches.event_time_ms[last] != times] = no_order(1)
-    return order_behind(order, 1 + ALERT_ID_CHARS)
+    return order_of_derived(order, 1 + ALERT_ID_CHARS)
 
 
 def _origins(rule: RuleProgram, matches: Matches, rows: np.ndarray, counters: Counter[str]) -> pa.Array:

@@ -75,7 +75,6 @@ def fill_computed(
 
 
 def _used_texts(codes: Int64, nulls: UInt8, texts_count: int) -> Int64:
-    """Return the numbers of the texts that the column has."""
     is_used = np.zeros(texts_count, bool)
     is_used[codes[nulls == 0]] = True
     return np.flatnonzero(is_used)
@@ -110,10 +109,10 @@ def _fill_listed(
         else:
             used_texts = _used_texts(source[rows], nulls[rows], len(texts))
             is_listed, is_invalid = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(used_texts))))
-            table = np.zeros((2, len(texts) + 1), np.uint8)
-            table[:, used_texts] = is_listed, is_invalid
-            is_member[rows] = table[0, source[rows]]
-            nulls[rows] |= table[1, source[rows]]
+            by_text = np.zeros((2, len(texts) + 1), np.uint8)  # + 1: null has index 0, also without texts
+            by_text[:, used_texts] = is_listed, is_invalid
+            is_member[rows] = by_text[0, source[rows]]
+            nulls[rows] |= by_text[1, source[rows]]
 
 
 def of_texts(expr: Expr, texts: pa.Array) -> pa.Array:

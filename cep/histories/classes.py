@@ -1,5 +1,4 @@
-"""Events of many segments → the events of wanted classes. A class: the events of a key with equal values of some
-fields.
+"""Events of many segments → the events of wanted classes. A class: the events of a key with equal field values.
 
 A class has a code of 32 bits, which a segment caches for each of its events. If two classes share a code, events of the
 other class are read in vain, but no event is missing. A search for the latest event compares the values too.

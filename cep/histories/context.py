@@ -50,11 +50,8 @@ class Context:
         return cast("Result", self._results[kind, name])
 
     def _sub_key_numbers(self, history: HistoryColumn) -> Int64:
-        """Return the number of each row's sub-key."""
-        by = history.expr.by
-        return self.once(
-            "numbers", " ".join(by), lambda: sub_keys.sub_key_numbers([self.table.fields[name] for name in by])
-        )
+        fields = [self.table.fields[name] for name in history.expr.by]
+        return self.once("numbers", " ".join(history.expr.by), lambda: sub_keys.sub_key_numbers(fields))
 
     def _sub_key_rows(self, history: HistoryColumn) -> SubKeyRows:
         member = self.windows.member_mask(history)
@@ -62,9 +59,10 @@ class Context:
         return SubKeyRows(rows, member[rows], self._sub_key_numbers(history)[rows])
 
     def sub_key_memory(self, history: HistoryColumn, *, always: bool = False) -> SubKeyMemory | None:
-        """Return the sub-keys (such as a card's merchants) that each key remembers; None if all are, unless `always`.
+        """Return the sub-keys (such as a card's merchants) that each key remembers; a key with too many forgets some.
 
-        Histories that count the same events by the same sub-key share a memory, with the number `known_sub_keys`.
+        None: no key has too many (unless `always`). Histories that count the same events by the same sub-key share a
+        memory. `known_sub_keys` is its number, also among the stored panes: the previous batch left it as rows of one.
         """
         if not history.by:
             return None
@@ -103,7 +101,7 @@ class Context:
         """Merge stored panes (partial aggregates of time slices) and single events of a history, by segment and time.
 
         Each window is then a range of rows. A segment is a key, or one sub-key of a key. A busy key remembers only its
-        latest sub-keys, and windows begin after the events that it has forgotten.
+        latest sub-keys: forgotten events are moved before all other rows, and windows begin after them.
         """
         table, windows = self.table, self.windows.windows_of(history)
         rows, segment = windows.rows, windows.segment
@@ -116,32 +114,34 @@ class Context:
             sub_rows = self._sub_key_rows(history)
             panes = sub_keys.number_by_segment(panes, table.key[sub_rows.rows], sub_rows.sub, segment[sub_rows.rows])
         first_pane_ms = window_panes.first_pane_of_window(history, table.time[new_event_rows])
-        if memory is not None:  # forgotten events come before all panes and windows
+        if memory is not None:  # give forgotten events a time before all panes and windows, so that they come first
             before_ms = np.concatenate([panes.pane_ms, events.pane_ms, first_pane_ms]).min() - 1
             events = replace(events, pane_ms=np.where(memory.is_forgotten[rows], before_ms, events.pane_ms))
         pane_windows = window_panes.PaneWindows(segment[new_event_rows], first_pane_ms, windows.highs)
-        merged = window_panes.merge_panes_and_events(panes, events, table.new_at[rows] >= 0, pane_windows)
+        is_new = table.new_at[rows] >= 0  # -1: a stored event
+        merged = window_panes.merge_panes_and_events(panes, events, is_new, pane_windows)
         if memory is None:
             return merged
-        position_of = np.append(merged.event_positions, len(merged.rows))
-        first = self._first_remembered_member(memory, windows)
-        first_allowed = np.where(first < 0, 0, position_of[first])  # -1: remembered since before the table
+        merged_row = np.append(merged.event_positions, len(merged.rows))  # of each single event
+        first_remembered = self._first_remembered_member(memory, windows)  # -1: remembered since before the table
+        first_allowed = np.where(first_remembered < 0, 0, merged_row[first_remembered])
         return replace(merged, lows=start_windows_at(merged.lows, first_allowed, merged.highs))
 
     def rounded_windows(self, history: HistoryColumn) -> EventWindows:
         """Return windows that begin at a pane (time slice), and after the key last forgot the sub-key.
 
-        A busy key remembers only its latest sub-keys; a segment is one sub-key of a key.
+        A busy key remembers only its latest sub-keys; a segment is one sub-key of a key. Windows are ranges of members
+        (rows that count), from `lows` to before `highs`.
         """
         windows, memory = self.windows.windows_of(history, rounded=True), self.sub_key_memory(history)
         if memory is None:  # nothing is forgotten
             return windows
         forgotten = np.flatnonzero(memory.is_forgotten[windows.rows])
         after_forgotten = np.zeros(int(windows.segment.max(initial=-1)) + 1, np.int64)
-        after_forgotten[windows.segment[windows.rows[forgotten]]] = forgotten + 1
+        after_forgotten[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # the last one of a segment wins
         first_remembered = self._first_remembered_member(memory, windows)
         segment = windows.segment[self.table.new_rows[windows.events]]
-        # -1: remembered since before all rows: the first member allowed is the one after the forgotten ones.
+        # -1: remembered since before all rows: the window may begin after the last forgotten row of its segment.
         first_allowed = np.where(first_remembered < 0, after_forgotten[segment], first_remembered)
         return replace(windows, lows=start_windows_at(windows.lows, first_allowed, windows.highs))
 
@@ -157,9 +157,8 @@ class Context:
         """Return segments of the new rows in the panes of these histories; `keys` are the batch's keys."""
         for history in histories:
             merged = self.panes_and_events(history)
-            yield from window_panes.appended_panes(
-                history, merged.rows.take(merged.event_positions), keys, watermark_ms
-            )
+            event_rows = merged.rows.take(merged.event_positions)
+            yield from window_panes.appended_panes(history, event_rows, keys, watermark_ms)
 
 
 def start_windows_at(lows: Int64, first_allowed: Int64, highs: Int64) -> Int64:

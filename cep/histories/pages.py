@@ -16,7 +16,8 @@ from cep.kernels.layout import Int64
 def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Histories:
     """Join the histories of pages (stored groups of keys), each with its number, for one batch. No key is in two parts.
 
-    All tallies (running counts and sums) are dropped if a part has no page (-1): its tallies may be of another time.
+    Parts without a page (-1) are whole states that are joined, to divide them in another way. All tallies (running
+    counts and sums) are dropped then, because they may be of different times.
     """
     if not parts:
         return store.no_histories()
@@ -25,13 +26,11 @@ def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Hist
         facts = store.PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
         parts = [(page, replace(part, tallies={}, sub_tallies={}, facts=facts, pages={})) for page, part in parts]
     offsets = np.cumsum([0, *(len(part.keys) for _, part in parts)])
-    pinned = [
-        part.pinned.of_keys(part.pinned.key + np.int32(offset))
-        for (_, part), offset in zip(parts, offsets[:-1], strict=True)
-    ]
+    numbered = [(part, offset) for (_, part), offset in zip(parts, offsets[:-1], strict=True)]
+    pinned = [part.pinned.of_keys(part.pinned.key + np.int32(offset)) for part, offset in numbered]
     names = dict.fromkeys(name for _, part in parts for name in part.tallies)
     subs: dict[str, list[store.SubTallies]] = {}
-    for (_, part), offset in zip(parts, offsets[:-1], strict=True):
+    for part, offset in numbered:
         for name, entries in part.sub_tallies.items():
             subs.setdefault(name, []).append(entries.of_keys(entries.key + offset))
     return store.Histories(
@@ -77,9 +76,8 @@ def partition_histories(
             continue
         block = segment.load()
         for part_index, share in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
-            segments[part_index].append(
-                store.segment_of(share, segment.span_ms, pages[part_index], segment.panes_number)
-            )
+            share_segment = store.segment_of(share, segment.span_ms, pages[part_index], segment.panes_number)
+            segments[part_index].append(share_segment)
     parts = [
         store.Histories(segments=tuple(theirs), excess_allowed=histories.excess_allowed, facts=histories.facts)
         for theirs in segments
@@ -115,7 +113,6 @@ def _cut(keys: pa.Array, rows: store.HistoryRows, part: Int64, parts_count: int)
     for part_index in np.flatnonzero(np.diff(bounds)).tolist():
         part_rows = ordered.take(np.arange(bounds[part_index], bounds[part_index + 1]))
         used_keys, key = np.unique(part_rows.key, return_inverse=True)
-        shares.append(
-            (part_index, store.Block(keys.take(pa.array(used_keys)), part_rows.of_keys(key.astype(np.int32))))
-        )
+        block = store.Block(keys.take(pa.array(used_keys)), part_rows.of_keys(key.astype(np.int32)))
+        shares.append((part_index, block))
     return shares

@@ -68,7 +68,7 @@ class PastRows:
     """The past events that a batch reads, segment by segment, or in order of time after `with_latest_events`.
 
     Shapes: page int32[H], the index of an event's page (stored group of keys) in `ReadPast.page_facts`; segment
-    int64[H], the index of its segment (stored block of events) in `ReadPast.segments`; row int64[H], its place there.
+    int64[H], the index of its segment (stored block of events) in `ReadPast.segments`; row int64[H], its row there.
     """
 
     rows: HistoryRows
@@ -77,10 +77,10 @@ class PastRows:
     row: Int64
 
     def with_latest_events(self, latest: HistoryRows, page: Int32, periods: Sequence[LeavingPeriod]) -> PastRows:
-        """Merge the latest event with each field value of a key (`LatestSearch`) into these rows, in order of time.
+        """Merge the latest event with each value of a field (found to count distinct values) into these rows, by time.
 
-        A latest event has only that field, and -1 as its segment and row. It is skipped if it leaves a window in one of
-        the `periods`: these rows have such events with all fields. `page` is the page of each latest event.
+        A latest event has only that field, and -1 as its segment and row. If it leaves a window in one of the `periods`
+        it is skipped, because these rows already have all leaving events. `page` is the page of each latest event.
         """
         leaves = np.zeros(len(latest), bool)
         for period in periods:
@@ -93,8 +93,8 @@ class PastRows:
         all_rows = concat_rows([self.rows, latest])
         order = np.argsort(all_rows.time_ms, kind="stable")
         page, segment, row = (
-            np.concatenate([mine, more])[order]
-            for mine, more in ((self.page, page), (self.segment, no_position), (self.row, no_position))
+            np.concatenate([present, added])[order]
+            for present, added in ((self.page, page), (self.segment, no_position), (self.row, no_position))
         )
         return PastRows(all_rows.take(order), page, segment, row)
 
@@ -103,10 +103,10 @@ class PastRows:
 class ReadPast:
     """The past that one batch reads: events, and the tallies (running counts and sums) that the previous batch left.
 
-    `carried`: the names of the tallies that go on: events that enter or leave change them, so the other events of their
-    windows are not read. `is_carried` is False if a key may have more events than a history counts: then no tally goes
-    on. `restarted`: by tally name, the keys bool[K] without a usable value, whose whole window is read. `keys`: the
-    keys of the batch, then the others of outdated pages (written for other rules), whose events are all read.
+    `keys`: the keys of the batch, then other keys of *outdated* pages (written for other rules), which are read whole.
+    `is_carried`: False if a key may have more events than a history counts; then each history reads its windows.
+    `carried`: names of the tallies that go on from batch to batch, so that only events that leave a window are read.
+    `restarted`: by tally name, the keys bool[K] whose tally is not usable now, so that whole windows are read.
     """
 
     keys: pa.Array
@@ -138,10 +138,11 @@ class _ReadRequest:
     is_restart: bool = False
 
     def mark_rows(self, codes: records.CodeTable | None, block: Block, key_numbers: Int32, marked: np.ndarray) -> None:
-        """Set marked bool[N] to True for each event of a block that this request asks for.
+        """Set marked bool[N] to True for each past event of a block that this request wants to read.
 
-        `codes`: the classes (events of a key with equal values in `by`) to read; `key_numbers`: the batch's number of
-        each key of the block. When a key's first event after `until_ms` is found, the key is cleared in `self.keys`.
+        `codes`: hashes of the classes (events of a key with equal values in `by`) to read; None: all. `key_numbers`:
+        the batch's number of each key of the block. When a key's first event after `until_ms` is found, the key is
+        cleared in `self.keys`, because its later events are not read.
         """
         rows, request = block.read_only_rows, records.BlockRequest(key_numbers, self.keys)
         if codes is not None:
@@ -184,15 +185,13 @@ class _OpenBlocks:
         )
 
     def rows_to_read(self, requests: list[_ReadRequest], searches: list[LatestSearch], new: NewEvents) -> list[Int64]:
-        """For each block, return the rows (ascending) that leave a window, that a search found, or a request wants."""
+        """For each block of past events, return the rows to read, ascending: they leave a window, a request wants them,
+        or a search found them as the latest event of a class (key and field value)."""
         if not requests and not searches:
             nothing = np.empty(0, np.int64)
-            return [
-                np.flatnonzero(self.leaving[block_index]) if block_index in self.leaving else nothing
-                for block_index in range(len(self.blocks))
-            ]
+            return [np.flatnonzero(self.leaving.get(index, nothing)) for index in range(len(self.blocks))]
         found_by_search = [search.latest_rows(len(self.blocks)) for search in searches]
-        others = [request for request in requests if not request.is_latest]  # the searches serve the latest
+        others = [request for request in requests if not request.is_latest]  # the latest events are found
         if len(searches) == 1 and not others and not self.leaving:  # no other rows
             return found_by_search[0]
         classes_by_fields = {request.by: self._wanted_classes(request.by, new) for request in others if request.by}
@@ -216,7 +215,8 @@ class _OpenBlocks:
     def _prepare_search(self, request: _ReadRequest, new: NewEvents) -> LatestSearch:
         """Prepare the search for the latest past event of each class: the events of a key with the same field value.
 
-        The classes are the ones with new events, or with old events that leave a window now; codes are their hashes.
+        Wanted are the classes of new events, and of old events that leave a window now: whether the window loses their
+        value depends on the latest event that has it. Codes are hashes of classes.
         """
         (name,) = request.by
         column = new.batch.columns[name]
@@ -300,28 +300,27 @@ def _rows_of_blocks(
     blocks: list[Block], numbers: list[Int32], chosen: list[Int64], page_of_block: Int32, outdated: list[int],
     leaving: Mapping[int, np.ndarray],
 ) -> PastRows:  # fmt: skip
-    """Read the chosen rows of each block, and all rows of `outdated` blocks (of pages written for other rules).
+    """Read the chosen rows of each block, and all rows of `outdated` ones: these were written for other rules.
 
     `numbers`: by block, the batch's number of each of its keys, -1: not read. `leaving`: rows that leave a window now.
     """
     parts: list[HistoryRows] = []
-    rows: list[Int64] = [np.empty(0, np.int64)]
+    rows_by_block: list[Int64] = [np.empty(0, np.int64)]
     for block_index, (block, key_numbers, rows_here) in enumerate(zip(blocks, numbers, chosen, strict=True)):
         if block_index in outdated:
             rows_here = np.arange(len(block))  # noqa: PLW2901
-        if block_index in outdated or block_index in leaving:  # such rows may belong to keys that are not read
+        if block_index in outdated or block_index in leaving:  # chosen for all keys: drop the keys that are not read
             rows_here = rows_here[key_numbers[block.rows.key[rows_here]] >= 0]  # noqa: PLW2901
-        rows.append(rows_here)
+        rows_by_block.append(rows_here)
         if len(rows_here):
             part = block.rows if len(rows_here) == len(block) else block.rows.take(rows_here)
             parts.append(part.of_keys(key_numbers[part.key]))
-    counts = [len(rows_here) for rows_here in rows[1:]]
+    counts = [len(rows_here) for rows_here in rows_by_block[1:]]
     block_of_row = np.repeat(np.arange(len(blocks)), counts)
-    return PastRows(concat_rows(parts), page_of_block[block_of_row], block_of_row, np.concatenate(rows))
+    return PastRows(concat_rows(parts), page_of_block[block_of_row], block_of_row, np.concatenate(rows_by_block))
 
 
 def _mark_leaving(segment: Segment, page: int, periods: Sequence[LeavingPeriod], block: Block) -> np.ndarray:
-    """bool[N]: the events of a block that leave a window now."""
     leaves = np.zeros(len(block), bool)
     for period in periods:
         if period.meets(segment, page):
@@ -338,8 +337,11 @@ def _count_leaving(
     texts: TextNumbers, keys_count: int, blocks: Mapping[Segment, Block], period: LeavingPeriod,
     page_index: Mapping[int, int],
 ) -> Int64:  # fmt: skip
-    """int64[K]: for each key, how many events of the loaded blocks may leave a history's window now (`period`)."""
-    counts = np.zeros(keys_count + 1, np.int64)  # the first entry: keys without new events, whose number is -1
+    """int64[K]: for each key of the batch, how many past events leave the window of a history now (in `period`).
+
+    `page_index`: from the number of a page (stored group of keys) to its index in `period`.
+    """
+    counts = np.zeros(keys_count + 1, np.int64)  # counts[0]: keys that are not in the batch, whose number is -1
     for segment, block in blocks.items():
         rows = np.flatnonzero(period.contains(block.rows.time_ms, page_index[segment.page]))  # rows that leave
         if len(rows):
@@ -366,8 +368,11 @@ def _read_requests(
 ) -> Iterator[_ReadRequest]:  # fmt: skip
     """Decide which past events to read for new events from `from_ms` on, one request per group of histories.
 
-    A history in `carried` goes on from a tally (running count or sum). `restarted` marks the keys bool[K] whose count
-    or rank is not usable: their whole window is read. None: nothing is carried, and all sub-keys of a key are read.
+    a tally in `carried`, pinned events, panes    nothing: they stand for the past events
+    a distinct count or a rank (in `restarted`)   whole windows of the marked keys bool[K], whose carried value is not
+                                                  usable; for a count also the latest event with each value
+    the oldest event of a window                  events that leave, and the first one after them
+    others                                        whole windows; all histories if `restarted` is None (without carry)
     """
     has_new_events = np.zeros(new.keys_count + 1, bool)  # the last entry, always False, is for unknown keys (-1)
     has_new_events[new.key] = True
@@ -375,7 +380,7 @@ def _read_requests(
     whole_windows: dict[tuple[str, ...], int] = {}
     for history in plan.histories:
         if history.is_single or history.is_approximate or history.carried in carried:
-            continue  # pinned events, panes (partial aggregates) or a tally have its past
+            continue  # pinned events, panes (partial aggregates) or a tally (running count or sum) have its past
         extra_ms = history.retention_ms - history.span_ms  # the far edge of a window may be rounded outwards
         after_ms = int(window_starts_ms(history.expr.window, np.array([from_ms], np.int64))[0]) - extra_ms
         if restarted and _restart_name(history) in restarted:
@@ -385,11 +390,11 @@ def _read_requests(
                 # The latest event with a value shows whether the window has the value. A `where` is evaluated later.
                 field, is_latest = history.expr.argument.field, history.expr.where is None
                 yield _ReadRequest(after_ms, is_batch_key, (field,), event_type=history.event_type, is_latest=is_latest)
-        elif restarted is not None and history.is_oldest:  # it needs events that leave, and the first one after them
+        elif restarted is not None and history.is_oldest:
             until_ms = int(window_starts_ms(history.expr.window, new.batch.time_ms.max(keepdims=True))[0])
             yield _ReadRequest(after_ms, has_new_events.copy(), until_ms=until_ms, event_type=history.event_type)
-        else:  # it is not carried: read its whole window
-            by = () if restarted is None else history.expr.by
+        else:
+            by = () if restarted is None else history.expr.by  # None: the limit of events is on all sub-keys of a key
             whole_windows[by] = min(after_ms, whole_windows.get(by, after_ms))
     for by, after_ms in whole_windows.items():
         yield _ReadRequest(after_ms, has_new_events, by)
@@ -409,9 +414,10 @@ def window_starts_at_clocks(window: HistoryWindow, page_facts: tuple[PageFacts, 
 def _number_keys(
     keys: pa.Array, texts: TextNumbers, blocks: list[Block], is_outdated: list[bool]
 ) -> tuple[pa.Array, list[Int32]]:
-    """Return all keys, and for each block (past events of some keys) the number of its keys among them; -1: not read.
+    """Return all keys that are read, and for each block (past events of some keys) the number of each of its keys.
 
-    Blocks of outdated pages (written for other rules) are read whole, so their other keys follow the batch's `keys`.
+    Blocks of outdated pages (written for other rules) are read whole, because the present rules may need other events:
+    their other keys follow the batch's `keys`. Other keys of other blocks are not read: -1. `texts` numbers the `keys`.
     """
     numbers = [texts.of_hashed(block.hashed_keys) for block in blocks]  # indexes into `keys`, -1 for other keys
     unknown_keys = [
@@ -433,13 +439,14 @@ def _number_keys(
 def extended_segments(read_past: ReadPast, table: HistoryTable, table_span_ms: Int64) -> dict[Segment, Segment]:
     """Map segments (blocks of events) of outdated pages (written for other rules) to copies that stay for longer.
 
-    table_span_ms int64[N]: for how long after each row of the table a window may include it (`span_codes`).
+    The present rules may have longer windows. table_span_ms int64[N]: how long after its time a window may include a
+    row of the table. Stored rows have a span code instead, the exponent of the next power of two.
     """
     extended: dict[Segment, Segment] = {}
     if not read_past.is_outdated.any():
         return extended
     span_ms, old_rows = np.zeros(len(read_past.past.rows), np.int64), table.old_rows
-    span_ms[table.source[old_rows] - table.pinned_count] = table_span_ms[old_rows]
+    span_ms[table.source[old_rows] - table.pinned_count] = table_span_ms[old_rows]  # pinned events come first there
     new_codes = span_codes(span_ms)
     for index, segment in enumerate(read_past.segments):
         read_rows = np.flatnonzero(read_past.past.segment == index)

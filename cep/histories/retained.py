@@ -34,10 +34,11 @@ class Pinned:
 
 
 def choose_pinned(plan: HistoryPlan, context: Context, watermark_ms: int, events_per_key: float) -> Pinned:
-    """Pin the events that stay stored one by one, because they can decide the value of a history later.
+    """Pin the events that stay stored one by one, because they can decide the value of a history after `watermark_ms`.
 
     Few events decide a `min`, `max` or `distinct` (a sparse history), one decides `last` or `exists` (a single one).
-    A sparse history that would pin too many, given `events_per_key`, is crowded: its windows are read instead.
+    A sparse history that would pin too many, given `events_per_key`, is crowded: its windows are read instead. With
+    sub-keys (values of `by`), a single history pins one event for each, up to a limit of sub-keys.
     """
     table = context.table
     is_pinned = np.zeros(len(table.time), np.uint8)
@@ -54,16 +55,17 @@ def choose_pinned(plan: HistoryPlan, context: Context, watermark_ms: int, events
             crowded_histories.add(history.identity)
             continue
         if history.is_single and history.by:
-            _forget_sub_keys(can_decide, table.key, is_first=history.is_first)
+            _unpin_beyond_limit(can_decide, table.key, is_first=history.is_first)
         is_pinned |= can_decide
     rows = np.flatnonzero(is_pinned)
     return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), frozenset(crowded_histories))
 
 
 def carry_all_tallies(plan: HistoryPlan, context: Context, clock_ms: int, events_per_key: float) -> Tallies:
-    """Return the tallies (running counts and sums) at `clock_ms`, without tallies that are crowded.
+    """Return the tallies (running counts and sums) at `clock_ms`, with which the next batch goes on.
 
-    These have too many sub-keys for `events_per_key`: the next batch reads their windows instead.
+    Crowded tallies are left out: with entries for too many sub-keys (values of `by`), or values of a rank, reading the
+    windows (`events_per_key`) costs less than storing the entries in each batch.
     """
     tallied = {history.tally: history for history in plan.histories if context.windows.has_carried_tally(history)}
     counts_and_ranks = {  # they belong to one history each, whereas several histories share a tally
@@ -90,7 +92,7 @@ def _carried_max(key: Int64 | Int32, events_per_key: float) -> float:
     return np.count_nonzero(np.bincount(key)) * max(_CARRIED_MIN, _CARRIED_SHARE * events_per_key)
 
 
-def _forget_sub_keys(can_decide: UInt8, key: Int64, *, is_first: bool) -> None:
+def _unpin_beyond_limit(can_decide: UInt8, key: Int64, *, is_first: bool) -> None:
     """Clear the flags of a key's oldest sub-keys, with `is_first` its newest, if it has too many (sub_keys.py)."""
     rows = np.flatnonzero(can_decide)
     counts = np.bincount(key[rows])

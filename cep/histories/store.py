@@ -55,12 +55,10 @@ class HistoryRows:
         return HistoryRows(self.key[rows], self.event_type[rows], self.time_ms[rows], self.span[rows], columns)
 
     def of_keys(self, key: Int32) -> HistoryRows:
-        """Return the same events with new key numbers."""
         return HistoryRows(key, self.event_type, self.time_ms, self.span, self.columns)
 
     @property
     def nbytes(self) -> int:
-        """The approximate memory of the events, in bytes."""
         return 21 * len(self) + sum(int(column.nbytes) for column in self.columns.values())
 
 
@@ -85,7 +83,6 @@ class Block:
 
     @cached_property
     def read_only_rows(self) -> BlockRows:
-        """The events, as kernels take them."""
         rows = self.rows
         return BlockRows(read_only(rows.key), read_only(rows.time_ms), read_only(rows.event_type))
 
@@ -166,10 +163,11 @@ class StoredSegment:
 class Segment:
     """A stored block of past events of some keys and one period. It is loaded only when a window needs its events.
 
-    A window may need it until `span_ms` after its youngest event. `counts_by_span`: how many events leave all windows
-    2^code ms after their own time, by code. `busiest_key_events`: how many events its busiest key has. `stored`: its
-    place in the store, None while it is only in memory. `page`: the number of its page (a stored group of keys) in this
-    batch, -1 without one. `panes_number`: 0; if its rows are panes (partial aggregates of time slices), their number.
+    A window may need it until `span_ms` after its youngest event. `counts_by_span`: number of events by code; windows
+    need such an event until 2^code ms after its time. `busiest_key_events`: how many events its busiest key has.
+    `stored`: its position in the store, None while it is only in memory. `page`: the number of its page (stored group
+    of keys) in this batch, -1 without one. `panes_number`: 0 for events; if its rows are panes (partial aggregates of
+    time slices), the number of these panes, which some histories share.
     """
 
     first_ms: int
@@ -192,7 +190,6 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        """The memory of a segment that is not stored yet, in bytes; 0 for a stored one."""
         return self.load().nbytes if self.stored is None else 0
 
 
@@ -200,10 +197,10 @@ class Segment:
 class PageFacts:
     """Facts about a page (the stored past of a group of keys): which histories need not read the events of windows.
 
-    `clock_ms`: the time of its tallies (running counts and sums). `identities`: the histories that its events belong
-    to. `carried`: the histories whose tallies it has, or the few events that decide their value. `crowded`: the
-    histories for which these would be too many, so that the events of windows are read instead. `panes`: the numbers of
-    panes (partial aggregates of time slices) without a gap since the page was created or a rule asked for them.
+    `clock_ms`: the time of its tallies (running counts and sums). `identities`: the histories for which its events were
+    stored. `carried`: the histories that need no windows, because the page has their tallies or the few events that
+    decide the value. `crowded`: the histories with too many such events or entries, so that windows are read instead.
+    `panes`: the numbers of its panes (partial aggregates of time slices) that lack no events.
     """
 
     clock_ms: int = TIME_MS_MIN
@@ -238,7 +235,6 @@ class SubTallies:
         return SubTallies(self.key[rows], tuple(values.take(indices) for values in self.by), self.sums[rows])
 
     def of_keys(self, key: Int64 | Int32) -> SubTallies:
-        """Return the same entries with new key numbers."""
         return SubTallies(key.astype(np.int32), self.by, self.sums)
 
 
@@ -248,9 +244,9 @@ class Histories:
 
     `pinned`: events that are stored one by one, because each can decide a value; `segments`: blocks of the other past
     events, or of panes (partial aggregates of time slices). `tallies`: running counts and sums of windows, int64[K, W]
-    by the identity (hash) of the history; `sub_tallies`: the same by sub-key. `excess_allowed`: events of keys are
-    counted only if the busiest keys of all segments together exceed the limit by more than this. `facts` describe its
-    page; `pages` has the facts of each page if several are joined.
+    by the identity (hash) of the history; `sub_tallies`: the same by sub-key. `excess_allowed`: a search for keys with
+    too many events waits until the estimate (busiest keys of all segments together) exceeds the limit by more than
+    this. `facts` describe its page; `pages` has the facts of each page if several are joined.
     """
 
     keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
@@ -270,7 +266,6 @@ class Histories:
 
     @property
     def clock_max_ms(self) -> int:
-        """The latest time of any tally."""
         return max((facts.clock_ms for facts in self.pages.values()), default=self.facts.clock_ms)
 
     def __len__(self) -> int:
@@ -352,7 +347,7 @@ def join_segments(histories: Histories, columns: Collection[str], watermark_ms: 
         joined = _rewrite(segments[start:], columns, watermark_ms)
         segments[start:] = [joined] if joined is not None else []
     for index, segment in enumerate(segments):
-        past_ms = watermark_ms - segment.last_ms  # no window includes an event 2**exponent ms after its time
+        past_ms = watermark_ms - segment.last_ms  # windows need an event until 2**exponent ms after its time
         expired = sum(count for exponent, count in segment.counts_by_span.items() if 2**exponent <= past_ms)
         if expired > _EXPIRED_SHARE * len(segment):
             rewritten = _rewrite([segment], columns, watermark_ms)

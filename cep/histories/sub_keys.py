@@ -94,21 +94,18 @@ class SubKeyRows:
 class SubKeyMemory:
     """The sub-keys (such as the merchants of a card) that each key remembers: the latest `HISTORY_VALUES_MAX` of them.
 
-    Shapes, by row of the table: first_row int64[N], the row since which its sub-key is remembered (-1: since before all
-    rows); forgotten_until_ms int64[N], the time until which events may have been forgotten, or NEVER; is_forgotten
-    uint8[N], 1 for rows before the remembered part. `memory_rows`: the memory after all rows, one row a sub-key, stored
-    like panes: pane_ms is the time of its last event, code the time from its first remembered event to the last, weight
-    the time from its last forgotten event to the first remembered one (-1: none). is_remembered_throughout bool[L]
-    marks the ones that were remembered before all rows and ever since. `key`: the keys of the rows and of the previous
-    memory.
+    A key with more of them forgets the ones whose last event is oldest. `memory_rows` are the memory after all rows of
+    the table, one row a sub-key, in the form of panes so that they are stored like these: pane_ms is the time of its
+    last event, code the time from its first remembered event to its last one, weight the time from its last forgotten
+    event to the first remembered one (-1: none is forgotten).
     """
 
-    key: Int64
-    first_row: Int64
-    forgotten_until_ms: Int64
-    is_forgotten: UInt8
+    key: Int64  # the keys of the table's rows and of the previous memory
+    first_row: Int64  # by row of the table: the row since which its sub-key is remembered; -1: since before all rows
+    forgotten_until_ms: Int64  # by row: the time until which events of its sub-key may have been forgotten, or NEVER
+    is_forgotten: UInt8  # by row: 1 if it is older than the remembered events of its sub-key
     memory_rows: window_panes.PaneRows
-    is_remembered_throughout: np.ndarray
+    is_remembered_throughout: np.ndarray  # by memory row: True if remembered before all rows and ever since
 
     def is_counted_row(self, key: Int64, sub: Int64, rows: Int64, time_ms: Int64) -> np.ndarray:
         """bool[M]: the rows that are remembered in the end; each row has a key, sub-key, number and time int64[M]."""
@@ -136,26 +133,26 @@ def follow_sub_keys(table: HistoryTable, sub_rows: SubKeyRows, before: window_pa
     """Follow from row to row which sub-keys (such as the merchants of a card) each key remembers.
 
     It remembers the `HISTORY_VALUES_MAX` that came last; events of forgotten ones no longer count. `before` is the
-    memory that the previous batch left, as `SubKeyMemory.memory_rows`.
+    memory that the previous batch left (`SubKeyMemory.memory_rows`), which counts like one more event of each sub-key.
     """
     rows, before_count = sub_rows.rows, len(before)
     # First the sub-keys of the previous memory, each at the time of its last event, then the rows of the table.
     time_ms = np.concatenate([before.pane_ms, table.time[rows]])
     key, sub = np.concatenate([before.key, table.key[rows]]), np.concatenate([before.sub, sub_rows.sub])
     order = np.lexsort((sub, time_ms, key))
-    position = np.empty(len(order), np.int64)
+    position = np.empty(len(order), np.int64)  # of each of them in the order of keys and times
     position[order] = np.arange(len(order))
-    pair, row_of_pair = grouped(key, sub)  # a pair is a key and one of its sub-keys
+    pair, row_of_pair = grouped(key, sub)  # a pair: a key and one of its sub-keys; starts, ends: of its key in `order`
     starts, ends = (np.searchsorted(key[order], key[row_of_pair], side) for side in ("left", "right"))
-    memory = _decode_memory(before, pair[:before_count], position[:before_count], len(row_of_pair))
+    memory = _decode_memory(before, pair[:before_count], position[:before_count], len(row_of_pair))  # before all rows
     pair_rows = records.ValueRows(pair[before_count:], position[before_count:], time_ms[before_count:], sub_rows.member)
-    by_row = _update_memory(pair_rows, records.KeyOrder(time_ms[order], starts, ends), memory)
+    by_row = _update_memory(pair_rows, records.KeyOrder(time_ms[order], starts, ends), memory)  # changes `memory`
     remembered = np.flatnonzero(memory.is_remembered)
     row, last_ms = row_of_pair[remembered], time_ms[order][memory.last[remembered]]
     after = window_panes.PaneRows(key[row], last_ms, *_encode_times(memory, remembered, last_ms), sub[row])
     first_row, is_forgotten = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
     is_forgotten[rows] = by_row.is_forgotten
-    first_row[rows] = np.append(rows, -1)[by_row.first_rows]
+    first_row[rows] = np.append(rows, -1)[by_row.first_rows]  # from an index into `rows` to a row of the table
     forgotten_until_ms = np.full(len(table.time), NEVER, np.int64)
     forgotten_until_ms[rows] = by_row.forgotten_until
     is_remembered_throughout = memory.is_lasting[remembered].astype(bool)
@@ -182,7 +179,8 @@ def _encode_times(memory: records.Memory, pairs: Int64, last_ms: Int64) -> tuple
 
 
 def _update_memory(rows: records.ValueRows, order: records.KeyOrder, memory: records.Memory) -> records.RowAnswers:
-    """Update the memory in place, row by row. Return, for each row, the row since which its sub-key is remembered."""
+    """Update the memory in place, row by row. Return for each row since which row, if ever, its sub-key is remembered,
+    and until when events of it may have been forgotten."""
     count = len(rows.value)
     by_row = records.RowAnswers(np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8))
     follow_values(rows, order, HISTORY_VALUES_MAX, NEVER, memory, by_row)
@@ -194,16 +192,14 @@ def update_panes(
 ) -> Iterator[Segment]:
     """Update the stored panes (partial aggregates of time slices) of busy keys, which forget their oldest sub-keys.
 
-    Drop the panes of forgotten sub-keys, and store the new `memories`, by their number: `known_sub_keys` of histories.
+    Drop the panes of forgotten sub-keys, and store the new `memories` of remembered ones. These are given by their
+    number, `known_sub_keys`, which histories share that count the same events by the same sub-key.
     """
     for segment in panes:
         history = plan.retained_panes.get(segment.panes_number)
         memory = memories.get(history.known_sub_keys) if history is not None else None
-        yield from (
-            [segment]
-            if memory is None
-            else _without_forgotten(segment, memory, keys, is_memory=segment.panes_number in memories)
-        )
+        is_memory = segment.panes_number in memories
+        yield from [segment] if memory is None else _without_forgotten(segment, memory, keys, is_memory=is_memory)
     for number, memory in memories.items():
         yield from window_panes.appended_panes(plan.by_known_sub_keys[number], memory.memory_rows, keys, watermark_ms)
 
@@ -267,8 +263,8 @@ class RememberedWindows:
 class _FullKeyRows:
     """Rows of keys that remember as many sub-keys as they may, sorted by key and event order.
 
-    Shapes: rows, key int64[M]; member uint8[M], 1 for rows that count, 0 for rows that only read; pair int64[M], the
-    number of the row's key and sub-key, below `pairs_count`.
+    Shapes: rows, key int64[M]; member uint8[M], 1 for events that the history counts, 0 for new events that only have
+    its value; pair int64[M], the number of the row's key and sub-key (value of `by`), below `pairs_count`.
     """
 
     rows: Int64
@@ -285,7 +281,7 @@ def limit_to_remembered(
 
     A key remembers the `HISTORY_VALUES_MAX` sub-keys that came last, for `first` and `first_seen` the ones that came
     first. A window is *cut* if it may lack forgotten events. It is *dropped* if its event made the key forget a sub-key
-    or is not remembered itself. `member` uint8[N] is 1 for rows that count.
+    or is not remembered itself. `member` uint8[N] is 1 for rows that the history counts.
     Cost: O(members) if no key has reached its limit of values, otherwise O(rows · log rows) for the rows of such keys.
     """
     no_flags = np.zeros(len(windows.events), np.uint8)
@@ -296,7 +292,8 @@ def limit_to_remembered(
     is_forgotten, until_ms = (
         _find_beyond_first(full_rows) if history.is_first else _find_beyond_last(full_rows, table.time[full_rows.rows])
     )
-    forgotten_until_ms = np.full(len(table.time), NEVER, np.int64)  # NEVER: the sub-key is remembered
+    # For each row, the time until which events of its sub-key may be missing. NEVER: the sub-key is remembered.
+    forgotten_until_ms = np.full(len(table.time), NEVER, np.int64)
     forgotten_until_ms[full_rows.rows[is_forgotten]] = until_ms[is_forgotten]
     is_forgotten_row = np.zeros(len(table.time), bool)
     is_forgotten_row[full_rows.rows] = is_forgotten
@@ -307,21 +304,21 @@ def limit_to_remembered(
     lows = np.where(is_forgotten_row[new_event_rows], windows.highs - includes_event, windows.lows)
     starts_ms = window_starts_ms(history.expr.window, table.time[new_event_rows])
     may_lack = forgotten_until_ms[new_event_rows] > starts_ms
-    # The last event of a window that includes the event itself is never missing.
+    # `last` and `exists` read the newest event of a window. If that is the event itself, it is never missing.
     cut = may_lack & (history.is_first | ~includes_event)
     dropped = may_lack & (member[new_event_rows] != 0)
     return RememberedWindows(replace(windows, lows=lows), cut.astype(np.uint8), dropped.astype(np.uint8))
 
 
 def _find_full_keys(table: HistoryTable, windows: EventWindows) -> np.ndarray:
-    """bool[K]: the keys with at least as many sub-keys as a key remembers. A `segment` is one sub-key of a key."""
+    """bool[K]: the keys with at least as many sub-keys (values that a history groups by) as a key remembers."""
     is_full = np.zeros(table.keys_count, bool)
     if len(windows.rows) < HISTORY_VALUES_MAX:
         return is_full
     key = table.key[windows.rows]
     if np.bincount(key).max() < HISTORY_VALUES_MAX:
         return is_full
-    key_of_segment = np.full(int(windows.segment.max()) + 1, -1, np.int64)
+    key_of_segment = np.full(int(windows.segment.max()) + 1, -1, np.int64)  # a segment is one sub-key of a key
     key_of_segment[windows.segment[windows.rows]] = key
     is_full[:] = np.bincount(key_of_segment[key_of_segment >= 0], minlength=table.keys_count) >= HISTORY_VALUES_MAX
     return is_full
@@ -337,10 +334,10 @@ def _rows_of_full_keys(
 
 
 def _find_beyond_last(full_rows: _FullKeyRows, time_ms: Int64) -> tuple[np.ndarray, Int64]:
-    """Return the rows bool[M] that a key reads or adds when it does not remember their sub-key: it is new or forgotten.
+    """Return the rows bool[M] whose sub-key (value of `by`) their key does not remember: it is new or forgotten.
 
-    A key remembers the `HISTORY_VALUES_MAX` sub-keys that came last. The second result int64[M] is the time until which
-    events of its sub-key may have been forgotten; NEVER if none were.
+    A key remembers the `HISTORY_VALUES_MAX` sub-keys that came last; a pair is a key and one of its sub-keys. The
+    second result int64[M] is the time until which events of the pair may have been forgotten; NEVER if none were.
     """
     position = np.arange(len(full_rows.rows))
     key_of_pair = np.empty(full_rows.pairs_count, np.int64)
@@ -355,14 +352,15 @@ def _find_beyond_last(full_rows: _FullKeyRows, time_ms: Int64) -> tuple[np.ndarr
 def _find_beyond_first(full_rows: _FullKeyRows) -> tuple[np.ndarray, Int64]:
     """Return the rows bool[M] whose sub-key is not remembered, because their key already remembered as many as it may.
 
-    A key remembers only its first `HISTORY_VALUES_MAX` sub-keys. The second result int64[M] is the time until which
-    events of a row's sub-key are forgotten: always TIME_MS_MAX, because such a key never forgets its first sub-keys.
+    A key remembers only its first `HISTORY_VALUES_MAX` sub-keys (values of `by`), and never forgets these. The second
+    result int64[M], the time until which events of a row's sub-key are forgotten, is therefore always TIME_MS_MAX. A
+    member is a row that the history counts, a pair is a key and one of its sub-keys.
     """
     count = len(full_rows.rows)
     members = np.flatnonzero(full_rows.member)
     first_row = np.full(full_rows.pairs_count, count, np.int64)
     first_row[full_rows.pair[members[::-1]]] = members[::-1]  # the first row of each pair wins
-    firsts = np.sort(first_row[first_row < count])
+    firsts = np.sort(first_row[first_row < count])  # count: a pair without members
     key = full_rows.key[firsts]
     rank = np.arange(len(firsts)) - np.searchsorted(key, key)
     is_remembered = np.zeros(count + 1, bool)
@@ -370,5 +368,5 @@ def _find_beyond_first(full_rows: _FullKeyRows) -> tuple[np.ndarray, Int64]:
     fills_memory = firsts[rank == HISTORY_VALUES_MAX - 1]  # for each key, the row that fills its memory
     full_at = np.full(int(full_rows.key.max(initial=-1)) + 1, count, np.int64)
     full_at[full_rows.key[fills_memory]] = fills_memory
-    is_full = np.arange(count) > full_at[full_rows.key]
-    return ~is_remembered[first_row][full_rows.pair] & is_full, np.full(count, TIME_MS_MAX, np.int64)
+    is_memory_full = np.arange(count) > full_at[full_rows.key]
+    return ~is_remembered[first_row][full_rows.pair] & is_memory_full, np.full(count, TIME_MS_MAX, np.int64)

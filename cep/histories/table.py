@@ -83,7 +83,6 @@ class HistoryTable:
 
     @property
     def new_rows(self) -> Int64:
-        """The rows of the new events, in event order."""
         return np.flatnonzero(self.new_at >= 0)
 
     def member_mask(self, number: int) -> UInt8:
@@ -104,7 +103,7 @@ class HistoryTable:
     def segments(self, by: tuple[int, ...]) -> tuple[Int64, Int64]:
         """Group the rows by key and these columns. Return each row's segment (group number), and the rows by segment.
 
-        Rows without a value in one of the columns have segments of their own, which never count.
+        Rows with a null in one of the columns have segments of their own, which callers ignore.
         """
         if by not in self._segments:
             segment, count = self.key, self.keys_count
@@ -125,7 +124,6 @@ class HistoryTable:
         return last_ms
 
     def take(self, rows: Int64, span: Int8) -> HistoryRows:
-        """Return rows of the table in their stored form."""
         indices = pa.array(rows)
         columns = {name: column.take(indices) for name, column in self.fields.items()}
         return HistoryRows(self.key[rows].astype(np.int32), self.event_type[rows], self.time[rows], span, columns)
@@ -147,10 +145,10 @@ def empty_places(count: int) -> Int32:
 def build_table(
     plan: HistoryPlan, lists: Lists, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
 ) -> HistoryTable:
-    """Build the table that histories read: key by key, its stored past events, then its new events.
+    """Build the table that histories (aggregates of past events) read: key by key, its stored events, then new ones.
 
     The first `pinned_count` stored rows are pinned events (stored one by one, because each can decide a value). The
-    stored rows of a key keep their order, or are sorted by time if they are `mixed`.
+    stored rows of a key are in order of time, unless pinned and other events are `mixed`: then they are sorted.
     """
     stored_count, count = len(stored), len(stored) + len(new.rows)
     key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
@@ -172,7 +170,7 @@ def build_table(
     for number, column in enumerate(plan.columns):
         if column.is_listed:  # the result of a list stays as it was when the event was new
             fields[column.name] = _write_list_result(column, stored, source, columns[number], nulls[number])
-    bitmaps, overflows = _evaluate(plan, texts, columns, nulls)
+    bitmaps, overflows = _evaluate(plan, texts, columns, nulls)  # on which rows each condition of a history is true
     new_at = source - stored_count
     new_at[new_at < 0] = -1  # stored rows
     is_pinned = (source < pinned_count).astype(np.uint8)
@@ -224,16 +222,14 @@ def _fill_fields(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64,
     return encoded_texts.dictionary
 
 
-def _evaluate(
-    plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8
-) -> tuple[UInt8, Mapping[str, int]]:  # fmt: skip
+def _evaluate(plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8) -> tuple[UInt8, Mapping[str, int]]:
     """Evaluate the conditions of histories (aggregates of past events) on each row: uint8[conditions, N], 1: true.
 
-    A text is represented by its index in `texts`, also in constants. The second result counts, by the identity (hash)
-    of a history, the numbers that exceeded 64 bits.
+    A text is represented by its index in `texts`, also in constants. Columns from `derived_first` on are computed from
+    others here. The second result counts, by the identity (hash) of a history, the numbers that exceeded 64 bits.
     """
     count = columns.shape[1]
-    words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
+    words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)  # one bit per row, for whole blocks of rows
     bitmaps = np.zeros((max(plan.bitmaps_count, 1), max(words, 1)), np.uint64)
     overflows = np.zeros(len(plan.vector.code), np.int64)
     if not len(overflows):

@@ -7,9 +7,6 @@
 
 A window ends at the event itself. It excludes an event of the same time that comes later in the order (time, event id).
 So a value does not depend on how the events are split into batches.
-
-Each event gets a text that names its incomplete values (columns.INCOMPLETE; numbers/folds.py, sub_keys.py).
-
 Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/histories/test_folds.py,
 tests/histories/test_known_sub_keys.py, tests/histories/test_remembered.py, tests/report/test_report.py.
 """
@@ -52,27 +49,28 @@ class HistoryResults:
         self._averages: dict[str, Column] = {}
 
     def column(self, history: HistoryColumn) -> Column:
-        """Return the value of a history at each new event, in event order. Texts are indexes into `table.texts`.
+        """Return the value of a history (aggregate over a key's past events) at each new event, in event order.
 
-        An exact average is two columns, the average and its rounding error. Both have the same text in `average`: the
-        identity (hash) of their shared computation.
+        Texts are indexes into `table.texts`. An exact average is two histories, the average and its rounding error.
+        Both have the identity (hash) of their shared computation in `average`, which is "" for all others.
         """
         if not history.average:
-            return self._column(history)
+            return self._compute(history)
         if history.average not in self._averages:
             average = replace(history, expr=replace(history.expr, fn="avg"), identity=history.average)
-            self._averages[history.average] = self._column(average)
+            self._averages[history.average] = self._compute(average)
         average_column = self._averages[history.average]
         if history.expr.fn == "avg":
             return average_column
         assert average_column.rounding_errors is not None, "averages have rounding errors"
         return Column(average_column.rounding_errors, average_column.nulls)
 
-    def _column(self, history: HistoryColumn) -> Column:
-        """Compute a history at each new event, and count the windows that are incomplete.
+    def _compute(self, history: HistoryColumn) -> Column:
+        """Compute a history (aggregate over a key's past events) at each new event, and count the incomplete windows.
 
-        A window is folded if panes (partial aggregates of time slices) stand for its older events. It is cut if it may
-        lack events of sub-keys that the key has forgotten, dropped if its event made the key forget.
+        A window is *folded* if panes (partial aggregates of time slices) stand for its older events. A key remembers a
+        limited number of sub-keys (values of `by`): a window is *cut* if it may lack events of a forgotten one, and
+        *dropped* if its event made the key forget one or is not remembered itself.
         """
         context = self._context
         windows = context.windows.windows_of(history)
@@ -156,7 +154,8 @@ def compact_page(plan: HistoryPlan, histories: store.Histories, watermark_ms: in
     """Compact the stored past of some keys: join small segments (blocks of events), and fold excess events of a key.
 
     They are folded into panes (partial aggregates of time slices). The search for them reads all events, so it runs
-    only if the sum of the busiest keys of all segments shows that some key may exceed the limit by a quarter.
+    only if an estimate, the sum of the busiest keys of all segments, exceeds the limit by a quarter, and by more than
+    `excess_allowed`, with which the last search left it.
     """
     events = tuple(segment for segment in histories.segments if not segment.panes_number)
     panes = tuple(segment for segment in histories.segments if segment.panes_number)
@@ -179,6 +178,7 @@ def _fold_excess(
     """
     blocks = [segment.load() for segment in segments]
     all_events = store.concat_blocks(blocks)
+    # + 1: a key that has reached the limit keeps one event more, which shows that older ones are left out.
     is_busy_key = np.bincount(all_events.rows.key, minlength=len(all_events.keys)) > plan.events_max + 1
     if not is_busy_key.any():
         return segments, panes
@@ -216,7 +216,7 @@ def _fold_unused(
     context = Context(table, panes=window_panes.load_panes(panes, all_events.keys, is_busy))
     no_start = np.full(len(marked), -(2**62), np.int64)  # windows that begin before all events
     foldable = [history for history in plan.histories if history.is_foldable]
-    # A busy key remembers a limited number of sub-keys. Rows of the others do not count any more.
+    # A busy key remembers a limited number of sub-keys (values of `by`). Rows of forgotten ones do not count any more.
     rows_still_counting = {history.identity: context.rows_still_counting(history) for history in foldable}
     for history in foldable:
         members = np.flatnonzero(context.windows.member_mask(history))
@@ -227,6 +227,7 @@ def _fold_unused(
         _mark_newest(np.flatnonzero(table.event_type == code), table.key, table, no_start, plan.events_max, marked)
     is_needed = np.ones(len(all_events), bool)
     is_needed[busy_rows] = marked.astype(bool)
+    # Store which sub-keys each key remembers, by the number that histories with the same events and sub-key share.
     memories = {h.known_sub_keys: m for h in foldable if (m := context.sub_key_memory(h, always=True)) is not None}
     new_panes = [*update_panes(plan, memories, panes, all_events.keys, watermark_ms)]
     for history in plan.panes.values():
@@ -245,7 +246,6 @@ def _mark_newest(
 
 
 def _first_of_each_pane(history: HistoryColumn, table: HistoryTable, member: UInt8) -> Int64:
-    """Return the first member of each pane."""
     segment, order = table.segments(history.by)
     rows = order[member[order] != 0]
     firsts: Int64 = rows[window_panes.differs(segment[rows], window_panes.pane_of(history, table.time[rows]))]
@@ -272,10 +272,10 @@ __all__ = [
 class HistoryValues:
     """The values of all histories at the new events of a batch, in event order, and the past for the next batch.
 
-    `slots`: values and null flags of each history, by its column of the event table; `texts`: the same for text.
-    `incomplete`: by event, the names of incomplete values. `overflows`: how many numbers exceeded 64 bits, by the
-    identity of the history. A key remembers a limited number of events and of sub-keys (values of `by`). The last three
-    fields count the effects of these limits: `folded` and `cut` count values, `dropped` counts events.
+    A history is an aggregate over a key's past events. `slots`: its values and null flags, by its column of the event
+    table; `texts`: the same for text. `incomplete`: by event, the names of incomplete values. `overflows`: how many
+    numbers exceeded 64 bits, by the identity (hash) of the history. A key remembers a limited number
+    of events and of sub-keys (values of `by`); the last three fields count the effects of these limits.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
@@ -293,8 +293,8 @@ def history_values(
 ) -> HistoryValues:
     """Compute each history (aggregate over a key's past events) at every new event, and the past for the next batch.
 
-    Cost: O(N) for each history, over the new events and the past events that are read (reach.py). Percentiles that read
-    whole windows cost O(N log N). Inputs are not changed.
+    Cost: O(N) for each history, over the new events and the past events that are read (`read_past_events`).
+    Percentiles that read whole windows cost O(N log N). Inputs are not changed.
     """
     if not len(new.batch):
         return HistoryValues({}, {}, histories, NO_TEXTS)
@@ -303,8 +303,9 @@ def history_values(
     new = replace(new, keys_count=len(read_past.keys))
     has_new_events = np.zeros(new.keys_count, bool)
     has_new_events[new.key] = True
+    # Pinned events are stored one by one, because each can decide a value; `is_here`: their key has new events.
     pinned = histories.pinned.of_keys(keys.of_histories[histories.pinned.key])
-    is_here = has_new_events[pinned.key]  # pinned events are stored one by one, because each can decide a value
+    is_here = has_new_events[pinned.key]
     pinned_here = pinned.take(np.flatnonzero(is_here))
     past = store.concat_rows([pinned_here, read_past.past.rows])
     # Outdated pages (written for other rules) are read whole, so pinned events and rows are not in time order.
@@ -324,7 +325,7 @@ def history_values(
         pinned_elsewhere = unexpired(plan, pinned.take(np.flatnonzero(~is_here)), watermark_ms)
         after = _past_after(plan, histories, read_past, pinned_elsewhere, context, watermark_ms)
     overflows = results.overflows + Counter(table.overflows)
-    window_counts = results.folded, results.dropped, results.cut
+    window_counts = results.folded, results.dropped, results.cut  # windows whose value is incomplete
     return HistoryValues(slots, texts, after, results.incomplete(), overflows, *window_counts)
 
 
@@ -335,7 +336,8 @@ def _past_after(
     """Return the past that the next batch needs; `pinned_elsewhere` are the pinned events of keys without new events.
 
     It has pinned events (stored one by one, because each can decide a value), tallies (running counts and sums),
-    segments (blocks of events) and panes (partial aggregates of time slices).
+    segments (blocks of events), panes (partial aggregates of time slices), and facts: which histories are carried, so
+    that the next batch need not read their windows, and which are crowded (have too much to carry).
     """
     clock_ms = max(watermark_ms, before.clock_max_ms)
     events_per_key = len(before) / max(len(before.keys), 1)
@@ -352,7 +354,7 @@ def _past_after(
     facts = store.PageFacts(panes=frozenset(plan.retained_panes))
     if read_past.is_carried:
         carried = read_past.carried - pinned_now.crowded - tallied.crowded
-        crowded = plan.carried - carried  # too large to carry: their windows are read instead
+        crowded = plan.carried - carried
         facts = store.PageFacts(clock_ms, plan.identities, carried, crowded, facts.panes)
     tallies = tallied.by_key, tallied.by_sub_key
     after = store.Histories(pa.nulls(0), rows, segments, before.excess_allowed, facts, *tallies)
@@ -360,11 +362,12 @@ def _past_after(
 
 
 def _drop_unused_keys(keys: pa.Array, after: store.Histories) -> store.Histories:
-    """Restrict the list of keys to those with a pinned event or a tally (running count or sum), and renumber them."""
+    """Restrict the list of keys to those with a pinned event (which can decide a value) or a tally (running count or
+    sum), by key or by sub-key, and renumber them."""
     is_used = np.zeros(len(keys), bool)
     is_used[after.pinned.key] = True
     for tally in after.tallies.values():
-        is_used |= tally[:, 0] != 0
+        is_used |= tally[:, 0] != 0  # column 0: the event count
     for entries in after.sub_tallies.values():
         is_used[entries.key] = True
     new_number = (np.cumsum(is_used) - 1).astype(np.int32)

@@ -1,6 +1,5 @@
 """The rows of a history table → the window of each history at each new event, and the events that enter and leave it.
 
-Windows that several histories share are computed once.
 Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
 """
 
@@ -43,7 +42,6 @@ class Windows:
         return bool(history.tally) and self.has_carried_value(history)
 
     def has_pinned_events(self, history: HistoryColumn) -> bool:
-        """Return True if the events that decide the history are pinned."""
         return history.is_single or (history.is_sparse and self.has_carried_value(history))
 
     def has_carried_count(self, history: HistoryColumn) -> bool:
@@ -51,7 +49,6 @@ class Windows:
         return self._read_past is not None and history.counted in self._read_past.restarted
 
     def has_carried_rank(self, history: HistoryColumn) -> bool:
-        """Return True if the values around the history's rank are carried."""
         return self._read_past is not None and history.ranked in self._read_past.restarted
 
     def restarted_keys(self, name: str) -> np.ndarray:
@@ -63,23 +60,25 @@ class Windows:
         """Return uint8[N], 1 for the rows of the table that a history reads and counts, inside its window or not.
 
         They fulfil its `where` (`history.member`), and the sub-key (`by`) and the argument are not null. For `first`
-        and `last` a null argument counts too, because they return the value of one event, null or not.
+        and `last` a null argument counts too, because they return the value of one event, null or not. If pinned events
+        or panes stand for old events, the history does not read these rows (`_rows_to_read`).
         """
-        value = -1 if history.expr.fn in _RETURN_ONE_EVENT else history.value
-        pinned = history.identity if self.has_pinned_events(history) else ""
-        key = (history.member, value, history.by, pinned, history.panes)
-        if key not in self._members:
+        argument = -1 if history.expr.fn in _RETURN_ONE_EVENT else history.value  # its column; -1: may be null
+        pinned_for = history.identity if self.has_pinned_events(history) else ""
+        cache_key = (history.member, argument, history.by, pinned_for, history.panes)  # histories may share a mask
+        if cache_key not in self._members:
             mask = self._table.member_mask(history.member)
             mask &= self._rows_to_read(history)
-            mask &= self._table.has_all((*history.by, value) if value >= 0 else history.by)
-            self._members[key] = mask
-        return self._members[key]
+            mask &= self._table.has_all((*history.by, argument) if argument >= 0 else history.by)
+            self._members[cache_key] = mask
+        return self._members[cache_key]
 
     def _rows_to_read(self, history: HistoryColumn) -> np.ndarray:
         """Mark the rows that a history reads, bool[N]: the new events, and the old events that its value needs.
 
-        An approximate history reads panes (aggregates) instead of old events. If pinned events (stored one by one)
-        decide the value, only these are read. An outdated page may lack them: then all its events are read.
+        An approximate history reads panes (aggregates of time slices) instead of old events. Events are pinned (stored
+        one by one) if they can decide a value: if they decide this history, only these are read. A page that was
+        written for other rules (an outdated one) may lack panes or pinned events: then all its events are read.
         """
         is_new = self._table.new_at >= 0
         if history.is_approximate:  # old events are only read from pages without its panes
@@ -111,19 +110,21 @@ class Windows:
         """Return each new event's window: the rows that a history (aggregate over a key's past events) counts there.
 
         A window has rows of the event's sub-key (the fields in `by`), with `by_key` of the whole key. With `rounded` it
-        begins at a pane (time slice). It has at most `events_max` rows, unless pinned events or a tally decide.
+        begins at a pane (time slice). It has at most `events_max` rows, unless pinned events (stored one by one) or a
+        tally (running count or sum) decide the value. Histories with equal settings share the result.
         """
         expr, by = history.expr, () if by_key else history.by
         # A function without a window leaves out the event itself, except `first_seen`: a new value is first seen now.
         is_previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         limit = _NO_LIMIT if self._is_unlimited(history) or rounded or by else history.events_max
-        value = -1 if expr.fn in _RETURN_ONE_EVENT else history.value
+        argument = -1 if expr.fn in _RETURN_ONE_EVENT else history.value  # its column; -1: may be null
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
-        pinned = history.identity if self.has_pinned_events(history) else ""
-        key = (history.member, value, history.by, by, window, is_previous, limit, pinned, history.panes, rounded)
-        if key not in self._windows:
-            self._windows[key] = self._search_windows(history, by, limit, previous=is_previous, rounded=rounded)
-        return self._windows[key]
+        pinned_for = history.identity if self.has_pinned_events(history) else ""
+        members = history.member, argument, history.by, pinned_for, history.panes
+        cache_key = (*members, by, window, is_previous, limit, rounded)
+        if cache_key not in self._windows:
+            self._windows[cache_key] = self._search_windows(history, by, limit, previous=is_previous, rounded=rounded)
+        return self._windows[cache_key]
 
     def _is_unlimited(self, history: HistoryColumn) -> bool:
         return (
@@ -139,8 +140,9 @@ class Windows:
     ) -> EventWindows:
         """Find the window of each new event among the rows of its key and sub-key (the columns in `by`), in one pass.
 
-        `previous` leaves out the event itself. With `rounded`, a window begins at the start of a pane (partial
-        aggregate of one time slice). A window with more than `limit` rows is folded: panes stand for its older events.
+        `previous` leaves out the event itself. A window with more than `limit` rows is folded: panes (partial
+        aggregates of time slices) stand for its older events. With `rounded`, a window begins at the start of a pane,
+        because a pane cannot be divided.
         """
         table = self._table
         segment, order = table.segments(by)
@@ -173,8 +175,9 @@ class Windows:
     def moves(self, history: HistoryColumn, clock_ms: int | None) -> records.Moves:
         """Return how each row of the windows changes the tally (running count or sum) that the previous batch left.
 
-        A row *enters* if the tally does not have it yet. It *leaves* when a later window begins after it, unless it had
-        left before this batch. It is *gone* if it is outside of the window at `clock_ms`, the end of the batch.
+        A row *enters* if the tally does not have it yet. It *leaves* if it must be subtracted from each window that
+        begins after it, that is, unless it had left before this batch. It is *gone* if it is outside of the window at
+        `clock_ms`, the end of the batch. A restarted key lacks a usable tally, so its whole window was read.
         """
         windows, read_past = self.windows_of(history), self._read_past
         assert read_past is not None, "tallies are carried"

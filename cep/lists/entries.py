@@ -181,7 +181,6 @@ def _wrong(texts: pa.Array, bad: np.ndarray, noun: str) -> list[WrongEntry]:
             problems.append(WrongEntry(number, "CEP802", f"entry {number + 1} is {shown}, which is not {noun}"))
     others_count = int(bad.sum()) - len(problems)
     if others_count:
-        problems.append(
-            WrongEntry(int(np.flatnonzero(bad)[_PROBLEMS_MAX]), "CEP802", f"and {others_count} entries more")
-        )
+        first_other = int(np.flatnonzero(bad)[_PROBLEMS_MAX])
+        problems.append(WrongEntry(first_other, "CEP802", f"and {others_count} entries more"))
     return problems

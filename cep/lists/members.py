@@ -51,7 +51,6 @@ class KeySet:
 
     @property
     def members(self) -> MemberSet:
-        """The set as kernels take it."""
         return MemberSet(self.first, self.hashes, self.offsets, self.data)
 
     @property
@@ -59,7 +58,6 @@ class KeySet:
         return Keys(self.offsets, self.data)
 
     def has(self, keys: Keys) -> np.ndarray:
-        """Flag the keys that are in the set: bool[N]."""
         out = np.empty(len(keys), np.uint8)
         keys_within(self.members, keys.offsets, keys.data, out)
         return out.astype(bool)
@@ -69,10 +67,11 @@ def build(keys: Keys, kind: str) -> KeySet:
     """Build a set from the keys of a list of this kind (string, prefix, cidr). Equal sets have equal digests."""
     hashes = np.empty(len(keys), np.uint64)
     hash_texts(keys.offsets, keys.data, 0, hashes)
-    order = np.argsort(hashes, kind="stable")  # most of the cost
+    order = np.argsort(hashes, kind="stable")  # most of the cost; also the order of buckets, see below
     order = order[: distinct(order, hashes, keys.offsets, keys.data)]  # a repeated key counts once
     unique, hashes = _copied(keys, order), hashes[order]
     buckets_count = max(len(order), 1)
+    # The upper 32 bits of a hash, scaled to the number of buckets, choose the bucket: greater hashes, later buckets.
     bucket_of_key = ((hashes >> np.uint64(32)) * np.uint64(buckets_count)) >> np.uint64(32)
     first = np.zeros(buckets_count + 1, np.int64)  # the first key of each bucket
     np.cumsum(np.bincount(bucket_of_key.astype(np.int64), minlength=buckets_count), out=first[1:])

@@ -84,7 +84,10 @@ class ListStore:
             write(self.path(name), make())
 
     def get(self, name: str) -> KeySet:
-        """Return the set with this name. Raises: StateCorruptError if it is missing or damaged."""
+        """Return the set with this name. Raises: StateCorruptError if it is missing or damaged.
+
+        The file of a name never changes, so the mappings of files into memory are shared; the oldest ones are dropped.
+        """
         if name == NO_ENTRIES:
             return EMPTY
         if self.folder is None:
@@ -163,25 +166,27 @@ class Content:
         if change == "add":
             added = joined(added, chosen(keys, ~in_base))
             removed = chosen(removed, ~keys_set.has(removed))
-        else:
+        else:  # remove
             added = chosen(added, ~keys_set.has(added))
             removed = joined(removed, chosen(keys, in_base))
         after = Content(self.kind, self.base, build(added, self.kind), build(removed, self.kind))
         return after if len(after.added) + len(after.removed) <= LIST_CHANGES_MAX else after.with_new_base()
 
     def with_new_base(self) -> Content:
-        """Return the same entries, all of them in the base."""
         remaining = chosen(self.base.keys, ~self.removed.has(self.base.keys))
         return Content(self.kind, build(joined(remaining, self.added.keys), self.kind))
 
     def texts_within(self, texts: pa.Array) -> tuple[UInt8, UInt8]:
-        """Look texts up, none of which is null. Return uint8[N] twice: texts in the list, and invalid addresses."""
+        """Look texts up, none of which is null. Return uint8[N] twice: texts in the list, and invalid addresses.
+
+        `_layers` are the sets of base, added and removed keys; `_lengths` marks the lengths of prefixes in them.
+        """
         texts = texts.cast(TEXT)
         is_member, is_invalid = np.empty(len(texts), np.uint8), np.zeros(len(texts), np.uint8)
         keys = text_keys(texts)
         if self.kind == "cidr":
             networks_within(self._layers, self._lengths, keys.offsets, keys.data, is_member)
-            is_invalid = (is_member == 2).astype(np.uint8)
+            is_invalid = (is_member == 2).astype(np.uint8)  # 2: the text is not an address
             is_member[is_invalid != 0] = 0
         elif self.kind == "prefix":
             lengths = self._lengths[: 1 + _last(self._lengths)]
@@ -191,7 +196,6 @@ class Content:
         return is_member, is_invalid
 
     def numbers_within(self, values: Int64) -> UInt8:
-        """Flag the scaled numbers that are in the list: uint8[N]."""
         out = np.empty(len(values), np.uint8)
         numbers_within(self._layers, np.ascontiguousarray(values), out)
         return out

@@ -14,7 +14,7 @@ from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.columnar.batch import ORDER_ORIGIN, EventBatch, concat_batches, decode_batch, encode_batch, no_order
 from cep.columnar.decode import Decoded, decode_json, decode_table, in_partition, route, slice_batch, split_by_group
 from cep.columnar.mapping import PLAIN, FieldMapping, mapping_of
-from cep.columnar.order import order_behind, ordered_by_id, rows_in_order
+from cep.columnar.order import order_of_derived, ordered_by_id, rows_in_order
 
 FIELDS = (
     Field("tx_id", Type(Kind.ID)),
@@ -138,7 +138,7 @@ def test_partitions_decide_between_events_of_one_place(seed: int) -> None:
 
 
 def test_derived_events_of_one_place_are_in_the_order_of_their_records_and_views() -> None:
-    order = order_behind(no_order(6), 33)
+    order = order_of_derived(no_order(6), 33)
     names = ["10~b", "9#y~c", "9#xx~d", "9~b", "9~a", "10#xx~a"]
     views = [0, 2, 1, 0, 0, 1]
     order[:, ORDER_ORIGIN] = [(view << 8) + len(name) - len(name.split("#")[0].split("~")[0])
@@ -154,8 +154,8 @@ def test_derived_events_stand_behind_the_events_of_their_millisecond() -> None:
             for i, us in (("b", 900), ("a", 100))]  # fmt: skip
     decoded = from_json(WITHOUT, rows)
     assert decoded.order is not None
-    once = order_behind(decoded.order, 33)
-    assert (once == order_behind(once, 33)).all()
+    once = order_of_derived(decoded.order, 33)
+    assert (once == order_of_derived(once, 33)).all()
     batch = batch_of(WITHOUT, decoded)
     tails = pa.array([f"{i}~{'0' * 32}" for i in batch.event_id.to_pylist()], pa.large_string())
     derived = EventBatch(batch.key, tails, batch.event_type, batch.time_ms, batch.columns, once)

@@ -29,14 +29,17 @@ def values(context: Context, history: HistoryColumn, windows: EventWindows) -> C
 
 
 def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Tallies:
-    """Return each key's number of distinct values at the clock, int64[K, 1], with which the next batch begins."""
+    """Return each key's number of distinct values at the clock, int64[K, 1], with which the next batch begins.
+
+    The table lacks events of the window: their values are in the number (named `counted`) that the previous batch left.
+    """
     if not context.windows.has_carried_count(history):
         return NO_TALLIES
     assert history.expr.window is not None, "it has a window"
     rows = context.windows.windows_of(history).rows
     is_in_window = context.table.time[rows] > window_starts_ms(history.expr.window, np.array([clock_ms]))[0]
     counts = _distinct_outside_table(context, history) + _count_distinct(context, history, rows[is_in_window])
-    is_known = context.windows.restarted_keys(history.counted)  # whose whole window this batch has read
+    is_known = context.windows.restarted_keys(history.counted)  # this batch has read their whole window
     tally = context.windows.tallies_before.by_key.get(history.counted)  # the numbers that the previous batch left
     if tally is not None:  # 0: unknown, because no batch has read the key's window yet
         is_known = is_known | (tally[:, 0] != 0)

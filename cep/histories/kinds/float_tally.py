@@ -21,9 +21,8 @@ def values(context: Context, history: HistoryColumn, windows: EventWindows) -> C
     if context.windows.has_carried_tally(history):
         segment = windows.segment[context.new_rows][windows.events]  # the number of the event's key and sub-key
         before, moves = tally.carried_tallies(context, history), context.windows.moves(history, clock_ms=None)
-        counts, numbers, rounding_errors = float_values_at_events(
-            before, moves, segment, windows.lows, windows.highs, with_errors=fn == "avg"
-        )
+        bounds = segment, windows.lows, windows.highs
+        counts, numbers, rounding_errors = float_values_at_events(before, moves, *bounds, with_errors=fn == "avg")
         return _column(fn, counts, numbers, rounding_errors)
     counts = windows.highs - windows.lows
     if fn == "count":
@@ -36,9 +35,8 @@ def values(context: Context, history: HistoryColumn, windows: EventWindows) -> C
 
 def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Tallies:
     """Move the carried floats to the clock, unless the sum needs too many of them to be exact."""
-    after, is_exact = float_tallies_at_clock(
-        tally.carried_tallies(context, history), context.windows.moves(history, clock_ms)
-    )
+    before, moves = tally.carried_tallies(context, history), context.windows.moves(history, clock_ms)
+    after, is_exact = float_tallies_at_clock(before, moves)
     return tally.named_tallies(context, history, after) if is_exact else Tallies(crowded=frozenset((history.tally,)))
 
 

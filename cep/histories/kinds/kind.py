@@ -1,6 +1,5 @@
 """The four functions of every kind of history. A kind is a module with these functions.
 
-Entering and leaving events are columns that are computed once for all kinds (`Windows.moves`).
 Tested by: tests/histories/test_values.py
 """
 
@@ -42,10 +41,10 @@ class Kind(Protocol):
         """Return the value at each new event, in window order."""
 
     def carry_tallies(self, context: Context, history: HistoryColumn, clock_ms: int, /) -> Tallies:
-        """Return the tallies (running counts and sums) at the clock, with which the next batch of events begins."""
+        """Return the tallies (running counts and sums) at the end of the batch, with which the next batch begins."""
 
     def pin_events(self, context: Context, history: HistoryColumn, starts_ms: Int64, /) -> UInt8 | None:
-        """Return 1 for the rows to pin (to store one by one), because they can decide the value at a later event.
+        """Return 1 for the rows to pin: to store one by one, because they can decide the value at a later event.
 
         None: the kind pins no events. Shapes: starts_ms int64[N], the earliest time in later windows of the row's key.
         """
@@ -53,5 +52,5 @@ class Kind(Protocol):
     def values_with_panes(self, context: Context, history: HistoryColumn, windows: EventWindows, /) -> Column:
         """Return the value of each window with panes (partial aggregates of time slices) in place of its older events.
 
-        The caller uses only the results of folded windows, which have too many events.
+        The caller uses only the results of windows that have more events than the limit (folded windows).
         """

@@ -57,13 +57,13 @@ def _carried_bands(context: Context, history: HistoryColumn) -> tuple[Bands, np.
 def _rank_windows(context: Context, history: HistoryColumn, windows: EventWindows, type_: Type) -> tuple[Int64, Int64]:
     """Return each window's event count, and the value at its rank as a `sortable` integer.
 
-    A band has the values around the rank, and moves with the events that enter and leave a key's window. If the rank
-    may leave the band, the key is *restarted*: its whole windows are read.
+    A band has the sorted values of a key around the rank. It changes with each event that enters or leaves the window
+    (`moves`). If the rank may leave the band, the key is *restarted*: its whole windows are read.
     """
     bands, restarted = _carried_bands(context, history)
     key = context.table.key[context.new_rows][windows.events]
-    moves = context.windows.moves(history, clock_ms=None)
-    ordered = sortable(moves.values, type_)
+    moves = context.windows.moves(history, clock_ms=None)  # None: up to each new event, not to the end of the batch
+    ordered = sortable(moves.values, type_)  # integers in the order of the values
     counts, chosen_values = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
     whole_windows, in_bands = np.flatnonzero(restarted[key]), np.flatnonzero(~restarted[key])
     lows, highs = windows.lows[whole_windows], windows.highs[whole_windows]

@@ -16,21 +16,22 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
-    """Compute count, sum, avg or stddev of whole numbers per window, from a carried tally (running sum) or events."""
+    """Compute count, sum, avg or stddev of whole numbers per window, from a carried tally (running sum) or events.
+
+    The tally of a segment (key and sub-key) changes by the `moves`: the events that enter or leave its window.
+    """
     if context.windows.has_carried_tally(history):
-        segment = windows.segment[context.new_rows][windows.events]  # the number of the event's key and sub-key
-        moves = context.windows.moves(history, clock_ms=None)
-        sums = arithmetic.tallies_at_events(
-            carried_tallies(context, history), moves, segment, windows.lows, windows.highs
-        )
+        segment = windows.segment[context.new_rows[windows.events]]  # of each window's new event
+        moves = context.windows.moves(history, clock_ms=None)  # None: without the end of the batch
+        before = carried_tallies(context, history)
+        sums = arithmetic.tallies_at_events(before, moves, segment, windows.lows, windows.highs)
         return _column(history, sums, counts=sums[:, 0])
     counts = windows.highs - windows.lows
     if history.expr.fn == "count":
         return Column(counts, np.zeros(len(counts), np.uint8))
     events = context.windows.values(history, windows.rows)
-    return _column(
-        history, arithmetic.tallies_of_windows(events, windows.lows, windows.highs, tally_width(history.tally)), counts
-    )
+    sums = arithmetic.tallies_of_windows(events, windows.lows, windows.highs, tally_width(history.tally))
+    return _column(history, sums, counts)
 
 
 def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Tallies:

@@ -59,8 +59,9 @@ def ranks_in_bands(
 ) -> tuple[Int64, Int64]:
     """Return the event count of each window, and the value at its percentile rank (undefined if it is empty): int64[Q].
 
-    A band has the values of a key around the rank. A window is given by its key and by its bounds (low, high) in
-    `moves`, the events that enter or leave. The caller passes only windows whose rank stays in the band.
+    A band is a sorted slice of a key's values around the rank, so that the other values of the window need not be read.
+    `moves` are the events that enter or leave a window: they change the band. A window is given by its key and by its
+    bounds (low, high) in `moves`. The caller passes only windows whose rank stays in the band.
     """
     keys, lows, highs = windows
     counts, chosen = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
@@ -83,5 +84,4 @@ def _keys(bands: Bands) -> Int32:
 
 
 def _rank(percent: int, count: Int64) -> Int64:
-    """Return the nearest rank, starting at 1."""
     return (percent * count + 99) // 100

@@ -104,10 +104,11 @@ def rows_of_events(history: HistoryColumn, key: Int64, time_ms: Int64, values: I
 def fold_into_panes(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
     """Convert events (`rows_of_events`) to rows of panes (partial aggregates of time slices): a code with a weight.
 
-    Weights of equal codes are added later. `min` and `max` have the value as code, `distinct` a hash, `median` and
-    `percentile` a bucket. A sum of whole numbers has a row for each part of the tally (count, parts of the sum and of
-    squares): its position as code, and the part as weight. A sum of floats has the bits of a value as code, with weight
-    0, and code 0 with the event count as weight; `stddev` also has the bits of a square, with weight -1.
+    Weights of equal codes are added later. The rows of one event, as code: weight:
+        min, max, distinct, median   value (for `distinct` a hash, for `median` and percentiles a bucket): 1
+        sums of whole numbers        position: part, for each part of the tally (count, parts of the sum, of squares)
+        sums of floats               bits of the value: 0, and 0: 1 (the event count)
+        stddev of floats             the same, and bits of each part of the exact square: -1
     """
     zeros = np.zeros(len(rows), np.int64)
     if history.is_float_sum or history.is_float_spread:
@@ -115,17 +116,15 @@ def fold_into_panes(history: HistoryColumn, rows: PaneRows, values: Int64) -> Pa
         if history.is_float_sum:
             return concat_panes([replace(rows, weight=zeros), count_rows])
         is_squarable = arithmetic.can_be_squared(values)
-        codes = np.where(is_squarable, values, np.float64(np.inf).view(np.int64))
-        square_rows = [
-            replace(rows, code=part, weight=zeros - 1) for part in arithmetic.squares(np.where(is_squarable, values, 0))
-        ]
+        codes = np.where(is_squarable, values, np.float64(np.inf).view(np.int64))  # ∞ makes the result NaN
+        square_parts = arithmetic.squares(np.where(is_squarable, values, 0))
+        square_rows = [replace(rows, code=part, weight=zeros - 1) for part in square_parts]
         return concat_panes([replace(rows, code=codes, weight=zeros), count_rows, *square_rows])
     if not history.tally or history.expr.fn == "count":
         return rows  # these need one row for each event
     parts = arithmetic.parts_of(values, tally_width(history.tally))
-    return concat_panes(
-        [replace(rows, code=zeros + column, weight=parts[:, column]) for column in range(parts.shape[1])]
-    )
+    columns = range(parts.shape[1])
+    return concat_panes([replace(rows, code=zeros + column, weight=parts[:, column]) for column in columns])
 
 
 def tallies_in(history: HistoryColumn, merged: PanesAndEvents, values: Int64) -> Int64:
@@ -171,7 +170,7 @@ def float_deviations_in(merged: PanesAndEvents) -> tuple[Int64, Int64]:
     deviation = arithmetic.deviations_of(
         counts,
         arithmetic.two_sums(np.where(is_square, 0, finite), merged.lows, merged.highs),
-        arithmetic.two_sums(square_pairs.reshape(-1), 2 * merged.lows, 2 * merged.highs),
+        arithmetic.two_sums(square_pairs.reshape(-1), 2 * merged.lows, 2 * merged.highs),  # two entries for each row
     )
     is_all_finite = _summed(~is_finite, merged) == 0
     return np.where(is_all_finite, deviation, np.nan).view(np.int64), counts
@@ -186,7 +185,6 @@ def extreme_in(history: HistoryColumn, merged: PanesAndEvents) -> Int64:
 
 
 def _is_pane(merged: PanesAndEvents) -> np.ndarray:
-    """bool[C]: the rows that are panes, not single events."""
     is_pane = np.ones(len(merged.rows), bool)
     is_pane[merged.event_positions] = False
     return is_pane

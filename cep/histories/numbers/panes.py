@@ -21,7 +21,6 @@ The codes of values, from which the value of a window is computed:
     approx_distinct     63 bits of a hash. The count of a window follows from its least 1 024 distinct hashes: exact up
                         to that number, otherwise with a standard error of 3.1 % (Bar-Yossef and others, "Counting
                         distinct elements in a data stream", 2002: the k minimum values).
-
 Tested by: tests/histories/test_panes.py, tests/histories/test_values.py.
 """
 
@@ -60,16 +59,17 @@ _SEED = 1  # differs from the seed of keys, because hashes of the keys of one ke
 
 
 def buckets(values: Int64, type_: Type) -> Int64:
-    """Return the number of each value's bucket. `values` are 64-bit slots of a column: integers, or the bits of floats.
+    """Return the number of each value's bucket, for approximate percentiles: a bucket's values differ by at most 2 %.
 
-    Two powers of two have `_CUTS` buckets between them. A greater value never has a smaller bucket. Bucket 0 has zero
+    `values` are 64-bit slots of a column: integers, or the bits of floats. `_CUTS` buckets of equal width lie between
+    two powers of two. A greater value never has a smaller number; negative values have negative ones. Bucket 0 has zero
     and floats nearer to it than 2.3e-308; infinities and NaN have their own.
     """
     floats = values.view(np.float64) if type_.is_float else values.astype(np.float64)
     bits = np.ascontiguousarray(floats).view(np.int64)
     magnitude = bits & _MAGNITUDE
     exponent = magnitude >> _MANTISSA_BITS
-    code = exponent * _CUTS + (((magnitude & _MANTISSA) * _CUTS) >> _MANTISSA_BITS) + 1
+    code = exponent * _CUTS + (((magnitude & _MANTISSA) * _CUTS) >> _MANTISSA_BITS) + 1  # + 1: 0 is for zero
     code[exponent == 0] = 0
     codes: Int64 = np.where(bits < 0, -code, code)
     return codes
@@ -79,7 +79,8 @@ def bucket_middles(codes: Int64, type_: Type) -> np.ndarray:
     """Return a representative value of each bucket, float64[N]: the middle of the values that it can contain.
 
     Each power of two is cut into `_CUTS` buckets: a code is 1 + (exponent + bias) * _CUTS + cut, negative for negative
-    values, 0 for zero. A middle is half the sum (`doubled`) of the least and greatest value, in units of a decimal.
+    values, 0 for zero. A bucket of decimals has the whole numbers of units from ceil(low) to ceil(high) - 1; its middle
+    is half the sum (`doubled`) of these two.
     """
     bucket = np.maximum(np.abs(codes) - 1, 0)
     exponent, cut = (bucket // _CUTS).astype(np.int32), bucket % _CUTS
@@ -89,16 +90,17 @@ def bucket_middles(codes: Int64, type_: Type) -> np.ndarray:
         values[exponent == _INFINITE] = np.where(cut[exponent == _INFINITE] == 0, np.inf, np.nan)
     else:
         doubled_unit = 2 * 10**type_.scale
-        bounds = np.ceil(np.ldexp((_CUTS + cut + [[0], [1]]) / _CUTS, power))
+        bounds = _CUTS + cut + [[0], [1]]  # the low and the high bound of each bucket, in cuts of its power of two
+        low, high = np.ceil(np.ldexp(bounds / _CUTS, power))
         # Below 2**53 the bounds are computed with integers, because the quotient above is rounded, and divided so that
         # the result is rounded once. The other codes are 0 or have bounds that no float has exactly.
         is_exact = (power >= 0) & (power <= _POWER_MAX)
-        exact = -(-((_CUTS + cut + [[0], [1]]) << np.where(is_exact, power, 0).astype(np.int64)) // _CUTS)
-        doubled = exact[0] + exact[1] - 1
+        exact_low, exact_high = -(-(bounds << np.where(is_exact, power, 0).astype(np.int64)) // _CUTS)
+        doubled = exact_low + exact_high - 1
         quotient = np.where(
             doubled < 1 << 53, doubled / doubled_unit, doubled // doubled_unit + doubled % doubled_unit / doubled_unit
         )
-        values = np.where(is_exact, quotient, (bounds[0] + bounds[1] - 1) / doubled_unit)
+        values = np.where(is_exact, quotient, (low + high - 1) / doubled_unit)
     values = np.where(codes < 0, -values, values)
     return np.where(codes == 0, 0.0, values)
 
@@ -202,8 +204,9 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
 
 
 def load_panes(segments: Sequence[Segment], keys: pa.Array, has_new_events: np.ndarray) -> Mapping[int, PaneRows]:
-    """Load stored panes (partial aggregates of time slices) of the keys marked in bool[K], by `HistoryColumn.panes`."""
-    parts: dict[int, list[PaneRows]] = {}
+    """Load stored panes (partial aggregates of time slices) of the keys marked in bool[K]: rows by the number of the
+    panes, which the histories that share them have."""
+    parts_by_number: dict[int, list[PaneRows]] = {}
     segments = [segment for segment in segments if segment.panes_number]
     texts = TextNumbers(keys if segments else NO_TEXTS)
     for segment in segments:
@@ -211,8 +214,8 @@ def load_panes(segments: Sequence[Segment], keys: pa.Array, has_new_events: np.n
         number = texts.of(block.keys).astype(np.int64)  # the index in `keys` of each key of the block; -1: not in it
         is_touched = (number >= 0) & has_new_events[number]  # -1 reads the last flag, but its number >= 0 is False
         rows_here = np.flatnonzero(is_touched[block.rows.key])  # positions of rows in the block
-        parts.setdefault(segment.panes_number, []).append(rows_of(block.rows, rows_here, number))
-    return {panes_number: concat_panes(rows_here) for panes_number, rows_here in parts.items()}  # here a list
+        parts_by_number.setdefault(segment.panes_number, []).append(rows_of(block.rows, rows_here, number))
+    return {panes_number: concat_panes(parts) for panes_number, parts in parts_by_number.items()}
 
 
 def pane_of(history: HistoryColumn, time_ms: Int64) -> Int64:
@@ -247,7 +250,8 @@ def merge_panes_and_events(
     """Sort panes (partial aggregates of time slices) and single events by key and time, and find each window there.
 
     The events are sorted by key and event order. New ones (is_new bool[M]) come after all panes of their key, because a
-    window ends at its new event. `windows.highs` counts the single events before that end.
+    window ends at its new event; `windows.highs` counts the single events before it. The last result is the row of each
+    event among the sorted rows.
     """
     unsorted_rows = concat_panes([panes, events])
     comes_last = np.concatenate([np.zeros(len(panes), bool), is_new])
@@ -284,7 +288,6 @@ def values_from_panes(history: HistoryColumn, merged: PanesAndEvents) -> tuple[I
 
 
 def _count_hashes(merged: PanesAndEvents) -> Int64:
-    """Return the number of distinct hashes of each window, or its estimate."""
     counts, positions = np.empty(len(merged.lows), np.int64), np.empty(len(merged.lows), np.int64)
     codes, firsts = grouped(merged.rows.code, merged.rows.code)
     different = merged.rows.code[firsts]
@@ -341,8 +344,9 @@ def _compact_panes(history: HistoryColumn, segments: list[Segment], watermark_ms
 def merge_rows(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
     """Add up the weights (event counts) of rows with the same pane (time slice) and code (value, bucket or hash).
 
-    Rows that left all windows are dropped. The weights of a tally (running sum) are its parts. `approx_distinct` keeps
-    each hash only in its newest pane, if some window may have it among its least hashes.
+    Rows that left all windows are dropped. The weights of a tally (running sum) are not counts but its parts, so a part
+    may be 0 and adds nothing. `approx_distinct` counts by the least hashes of a window: a hash is kept only in its
+    newest pane, and only if some window may have it among its least ones.
     """
     rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
     if not len(rows):
@@ -367,7 +371,6 @@ def _sum_weights(rows: PaneRows) -> PaneRows:
 
 
 def _least_of_each(rows: PaneRows) -> PaneRows:
-    """Return the row with the least code of each pane."""
     rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
     return rows.take(differs(rows.key, rows.sub, rows.pane_ms))
 
@@ -386,12 +389,12 @@ def _sum_floats_exactly(rows: PaneRows) -> PaneRows:
     A code is the bits of a float. The first float is the one nearest to the sum, the second the one nearest to the
     remainder, and so on, with weight 0. One row with code zero has the event count as weight. `sub` is a sub-key.
     """
-    is_finite = np.isfinite(rows.code.view(np.float64))
+    is_finite = np.isfinite(rows.code.view(np.float64))  # the others, infinities and NaN, stay as special rows
     special_rows = _sum_weights(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
     ordered = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
     begins = np.flatnonzero(differs(ordered.key, ordered.sub, ordered.pane_ms))
     panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
-    panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))
+    panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))  # the rows with the event counts
     values = np.where(np.isfinite(ordered.code.view(np.float64)), ordered.code, 0)
     lows, highs, pane_index = begins, np.append(begins[1:], len(ordered)), np.arange(len(begins))
     parts, sums = [panes, special_rows], np.empty(len(begins), np.float64)
@@ -399,15 +402,12 @@ def _sum_floats_exactly(rows: PaneRows) -> PaneRows:
     while sums.any():
         if not np.isfinite(sums).all():  # the sum is too large for a float: keep all values
             nonzero_rows = rows.take(is_finite & (rows.code.view(np.float64) != 0))
-            return concat_panes(
-                [panes, special_rows, replace(nonzero_rows, weight=np.zeros(len(nonzero_rows), np.int64))]
-            )
-        parts.append(
-            replace(panes, code=sums.view(np.int64).copy(), weight=np.zeros(len(sums), np.int64)).take(sums != 0)
-        )
+            return concat_panes([panes, special_rows, replace(nonzero_rows, weight=0 * nonzero_rows.weight)])
+        sum_rows = replace(panes, code=sums.view(np.int64).copy(), weight=np.zeros(len(sums), np.int64))
+        parts.append(sum_rows.take(sums != 0))
         # Add the negated sum to its pane, so that the next sum is the remainder.
         values = np.insert(values, highs, (-sums).view(np.int64))
-        lows, highs = lows + pane_index, highs + pane_index + 1
+        lows, highs = lows + pane_index, highs + pane_index + 1  # one value more in each pane up to this one
         sum_floats(values, lows, highs, sums)
     return concat_panes(parts)
 

@@ -168,12 +168,12 @@ def deviations(tallies: Int64) -> np.ndarray:
     The value under the root is exact: it is computed in such words and may be as large as 2^165.
     """
     count = tallies[:, _COUNT]
-    is_negative = tallies[:, _HIGH] < 0
+    is_negative = tallies[:, _HIGH] < 0  # the sum is made positive, because only its square is needed
     low = np.where(is_negative, -tallies[:, _LOW], tallies[:, _LOW])
     high = np.where(is_negative, -tallies[:, _HIGH], tallies[:, _HIGH]) + (low >> 32)
     sums = [low & _MASK, high & _MASK, high >> 32]
     squares = [tallies[:, _SQUARES + index] for index in range(_WORDS)]
-    squares[3:] = [squares[3] & _MASK, squares[3] >> 32]
+    squares[3:] = [squares[3] & _MASK, squares[3] >> 32]  # the wide last word becomes two
     words = [np.zeros(len(tallies), np.int64) for _ in range(7)]
     for index, word in enumerate(squares):
         _add_product(words, index, count, word, 1)
@@ -240,13 +240,14 @@ def float_values_at_events(
 ) -> tuple[Int64, np.ndarray, np.ndarray]:
     """Return the count, sum and rounding error of each new event's window: int64[Q], float64[Q] and float64[Q].
 
-    They follow from the tallies (exact sums by segment) of the previous batch, and from the events that enter and leave
-    (`moves`); window q has moves lows[q]:highs[q] of its segment. The errors are empty without `with_errors`. If the
-    tally has squares, the standard deviation replaces the sum. NaN and infinities are counted apart from the sum.
+    They follow from the tallies of the previous batch, and from the events that enter and leave (`moves`); window q has
+    moves lows[q]:highs[q] of its segment (a key and sub-key). A row of `tally` belongs to a segment: the event count,
+    counts of ∞, −∞ and NaN in one number, the floats of the exact sum. If the floats of a sum of squares follow, the
+    standard deviation replaces the sum. The errors are empty without `with_errors`.
     """
     starts = np.searchsorted(moves.segment, segment)
     has_squares = tally.shape[1] > SQUARES_AT
-    values, specials = _parted(moves.values, has_squares=has_squares)
+    values, specials = _split_specials(moves.values, has_squares=has_squares)
     counts = tally[segment, :FLOATS_AT]
     entered, departed = (_running(_weighted_floats(weight, specials)) for weight in (moves.enters, moves.leaves))
     counts += entered[highs] - entered[starts] - departed[lows] + departed[starts]
@@ -258,7 +259,7 @@ def float_values_at_events(
 def float_tallies_at_clock(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
     """Return the tally after the call, and whether its floats can express every sum. If not, discard the tally."""
     after = tally.copy()
-    values, specials = _parted(moves.values, has_squares=tally.shape[1] > SQUARES_AT)
+    values, specials = _split_specials(moves.values, has_squares=tally.shape[1] > SQUARES_AT)
     change = moves.enters - moves.gone
     np.add.at(after[:, :FLOATS_AT], moves.segment, _weighted_floats(change, specials))
     return after, bool(float_tallies_after(after, moves.segment, values, change))
@@ -269,17 +270,16 @@ def float_values(tally: Int64) -> tuple[np.ndarray, np.ndarray]:
     nothing, bounds = np.zeros(0, np.int64), np.zeros(len(tally), np.int64)
     moves = Moves(nothing, nothing, nothing, nothing, nothing)
     with_errors = tally.shape[1] <= SQUARES_AT
-    _, values, rounding_errors = float_values_at_events(
-        tally, moves, np.arange(len(tally)), bounds, bounds, with_errors=with_errors
-    )
+    segments = np.arange(len(tally))
+    _, values, rounding_errors = float_values_at_events(tally, moves, segments, bounds, bounds, with_errors=with_errors)
     return values, rounding_errors
 
 
-def _parted(values: Int64, *, has_squares: bool) -> tuple[Int64, Int64]:
+def _split_specials(values: Int64, *, has_squares: bool) -> tuple[Int64, Int64]:
     """Return the bits of finite floats, 0 for other values, and counters of the other values: int64[M] both.
 
     A counter has one bit field for each of ∞, −∞ and NaN, so that a sum of counters counts each of them. For standard
-    deviations, a value that is too large to be squared is also special.
+    deviations, a value that is too large to be squared counts as ∞.
     """
     floats = values.view(np.float64)
     is_finite = can_be_squared(values) if has_squares else np.isfinite(floats)
@@ -287,11 +287,10 @@ def _parted(values: Int64, *, has_squares: bool) -> tuple[Int64, Int64]:
     if is_finite.all():
         return values, specials
     if has_squares:
-        specials[~is_finite & np.isfinite(floats)] = 1
+        specials[~is_finite & np.isfinite(floats)] = 1  # in the first bit field, of ∞
     for index, special_value in enumerate(_SPECIALS):
-        specials[np.isnan(floats) if np.isnan(special_value) else floats == special_value] = 1 << (
-            _SPECIAL_BITS * index
-        )
+        is_special = np.isnan(floats) if np.isnan(special_value) else floats == special_value
+        specials[is_special] = 1 << (_SPECIAL_BITS * index)
     return np.where(is_finite, values, 0), specials
 
 
@@ -343,7 +342,8 @@ def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTall
 
 
 def segments_of_entries(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
-    """int64[E]: the segment (number of a key and sub-key in the table) of each stored tally; -1 if it has no row."""
+    """int64[E]: the segment (number of a key and sub-key in the table) of each stored tally (running sum of a sub-key),
+    -1 if it has no row. `by`: the table's columns with the values of sub-keys."""
     # Rows and entries with the same key and values get the same group number; each turn adds one column.
     rows = np.flatnonzero(table.has_all(by))
     row_group, entry_group = table.key[rows], entries.key.astype(np.int64)
@@ -369,18 +369,18 @@ def _number_pairs(first: Int64, second: Int64, others_first: Int64, others_secon
 
 def update_entries(entries: SubTallies, segment_of: Int64, sums: Int64, table: HistoryTable, by: Sequence[int],
                   names: Sequence[str]) -> SubTallies:  # fmt: skip
-    """Update the entries of sub-keys after a batch: an entry has the running sums of one sub-key of a key.
+    """Update the entries after a batch: an entry has the running sums of one sub-key (value of `by`) of a key.
 
     Shapes: sums int64[S, W] by segment (rows of one sub-key in the table), the event count first; segment_of int64[E]
     is the segment of each old entry, -1 if it does not change. New segments get an entry, empty ones lose theirs.
     """
     segment, _ = table.segments(tuple(by))
     row_of = np.zeros(len(sums), np.int64)
-    row_of[segment] = np.arange(len(segment))
+    row_of[segment] = np.arange(len(segment))  # any row of the segment: all have its key and fields
     in_table = np.flatnonzero(segment_of >= 0)
     new_sums = entries.sums.copy()
     new_sums[in_table] = sums[segment_of[in_table]]
-    is_new = sums[:, 0] != 0
+    is_new = sums[:, 0] != 0  # column 0: the event count
     is_new[segment_of[in_table]] = False
     rows = row_of[is_new]
     fields = tuple(table.fields[name].take(pa.array(rows)) for name in names)
