@@ -88,13 +88,13 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
         if not values_count:
             continue
         type_, is_ascii = pa.int64() if kind == WHOLE else value_type, True
-        buffers = [pa.py_buffer(_bits(has_value[column])) if values_count < count else None]
+        buffers = [pa.py_buffer(_as_bitmap(has_value[column])) if values_count < count else None]
         if kind == TEXT_CODE:
             bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])
             offsets = bounds if type_ == pa.large_string() else bounds.astype(np.int32)
             buffers += [pa.py_buffer(offsets), pa.py_buffer(texts)]
         else:
-            buffers.append(pa.py_buffer(_bits(values[column]) if kind == TRUTH else values[column]))
+            buffers.append(pa.py_buffer(_as_bitmap(values[column]) if kind == TRUTH else values[column]))
         array = pa.Array.from_buffers(type_, count, buffers, count - values_count)
         if not is_ascii and not is_valid(array):
             return None
@@ -108,7 +108,7 @@ def plain_rows(shape: PlainShape, records: pa.Array) -> int:
     return int(read_records(*text_buffers(records), wanted_columns)[0])
 
 
-def _bits(flags: NDArray[Any]) -> NDArray[np.uint8]:
+def _as_bitmap(flags: NDArray[Any]) -> NDArray[np.uint8]:
     return np.packbits(flags.astype(np.uint8, copy=False), bitorder="little")
 
 
@@ -260,7 +260,7 @@ def _without_first_poison(
     """
     position, good_count = 0, 0
     poison: list[int] = []
-    while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:
+    while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:  # is_flat: no field is inside another value
         # Pass over the next records that certainly parse.
         position += plain_rows(_plain_shape(schema, mapping), block.records.slice(position))
         if position == len(block) or good_count > len(poison):  # most records are good

@@ -116,20 +116,20 @@ def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -
     """
     type_ = source.type
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        times = _of_form(source, form, zone) if form else _of_texts(source, unit, zone)
+        times = _read_form(source, form, zone) if form else _read_texts(source, unit, zone)
     elif pa.types.is_timestamp(type_):
         moments = _scaled(source.cast(pa.int64()), type_.unit)
         times = moments if type_.tz is not None else _local(moments.cast(_LOCAL_TYPE), zone)
     elif pa.types.is_date(type_):
         times = _local(source.cast(pa.timestamp("ms")).cast(_LOCAL_TYPE), zone)
     elif pa.types.is_integer(type_) and _DIGITS_FORM.fullmatch(form):
-        times = _of_form(source.cast(pa.string()), form, zone)
+        times = _read_form(source.cast(pa.string()), form, zone)
     elif pa.types.is_integer(type_):
         times = _scaled(_whole_numbers(source), unit or "ms")
     elif pa.types.is_floating(type_):
-        times = _of_doubles(source.cast(pa.float64()), unit or "ms")
+        times = _read_doubles(source.cast(pa.float64()), unit or "ms")
     elif pa.types.is_decimal(type_):
-        times = _of_numbers(source.cast(pa.large_string()), unit or "ms", 0)
+        times = _read_numbers(source.cast(pa.large_string()), unit or "ms", 0)
     else:
         return pa.nulls(len(source), pa.int64())
     return _within(times)
@@ -201,7 +201,7 @@ def _whole_numbers(source: pa.Array) -> pa.Array:
     return pc.if_else(pc.less_equal(source, pa.scalar(_US_MAX, pa.uint64())), source, None).cast(pa.int64())
 
 
-def _of_doubles(source: pa.Array, unit: str) -> pa.Array:
+def _read_doubles(source: pa.Array, unit: str) -> pa.Array:
     """Read floats as the nearest microsecond: 0.001 is not exact, and a cut would be one microsecond early."""
     values = np.asarray(source.fill_null(np.nan))
     ticks = UNITS_US.get(unit, 1)
@@ -214,7 +214,7 @@ def _of_doubles(source: pa.Array, unit: str) -> pa.Array:
     return _masked(units * ticks + np.rint((values - whole) * ticks).astype(np.int64), fits, None)
 
 
-def _of_numbers(texts: pa.Array, unit: str, number_min: int) -> pa.Array:
+def _read_numbers(texts: pa.Array, unit: str, number_min: int) -> pa.Array:
     """Convert numbers in texts to microseconds, exactly; null for other texts and for numbers below `number_min`, which
     are hardly times. `part` is the fraction in billionths of a unit; -1.25 becomes -2 and a part of 0.75."""
     parts = pc.extract_regex(texts, _NUMBER)
@@ -233,13 +233,13 @@ def _of_numbers(texts: pa.Array, unit: str, number_min: int) -> pa.Array:
         return numbers
     doubles = pc.if_else(has_power, texts, pa.scalar(None, texts.type)).cast(pa.float64())
     doubles = pc.if_else(pc.greater_equal(pc.abs(doubles), float(number_min)), doubles, pa.scalar(None, pa.float64()))
-    return pc.coalesce(numbers, _of_doubles(doubles, unit))
+    return pc.coalesce(numbers, _read_doubles(doubles, unit))
 
 
 # -------------------------------------------------------------------------------------------------------------- texts
 
 
-def _of_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
+def _read_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
     """Convert times in texts to microseconds: as ISO 8601 if the whole column has it, otherwise text by text in several
     forms. Numbers are times since 1970 in `unit`; without a unit they are ms, and small ones are not taken as times."""
     with suppress(pa.ArrowInvalid):
@@ -254,14 +254,14 @@ def _of_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
         times = pa.nulls(len(source), pa.int64())
     rows = np.flatnonzero(np.asarray(pc.is_null(times)) & np.asarray(pc.is_valid(source)))
     texts = pc.utf8_trim_whitespace(source.take(pa.array(rows)))
-    others = _of_numbers(texts, unit or "ms", 0 if unit else _TEXT_MS_MIN)
+    others = _read_numbers(texts, unit or "ms", 0 if unit else _TEXT_MS_MIN)
     for _, pattern, _ in TIME_FORMS:
-        others = pc.coalesce(others, _of_pattern(texts, f"^(?:{pattern})$", zone))
+        others = pc.coalesce(others, _read_pattern(texts, f"^(?:{pattern})$", zone))
     return pc.replace_with_mask(times, _mask(rows, len(source)), others)
 
 
-def _of_form(source: pa.Array, form: str, zone: str) -> pa.Array:
-    return _of_pattern(pc.utf8_trim_whitespace(source), _pattern(form), zone)
+def _read_form(source: pa.Array, form: str, zone: str) -> pa.Array:
+    return _read_pattern(pc.utf8_trim_whitespace(source), _pattern(form), zone)
 
 
 @lru_cache(maxsize=64)
@@ -273,7 +273,7 @@ def _pattern(form: str) -> str:
     return f"^(?i:{''.join(read)})$"
 
 
-def _of_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
+def _read_pattern(texts: pa.Array, pattern: str, zone: str) -> pa.Array:
     """Convert the texts that match a pattern with the groups Y, m, d, H, … of `strptime` to microseconds."""
     parts = pc.extract_regex(texts, pattern)
     fits = np.asarray(pc.is_valid(parts))

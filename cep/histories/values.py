@@ -211,7 +211,7 @@ def _fold_unused(
     need all their events.
     """
     busy_rows = np.flatnonzero(is_busy[all_events.rows.key])
-    table = _table(plan, store.Block(all_events.keys, all_events.rows.take(busy_rows)))
+    table = _table_of_past(plan, store.Block(all_events.keys, all_events.rows.take(busy_rows)))
     marked = np.zeros(len(table.time), np.uint8)
     context = Context(table, panes=window_panes.load_panes(panes, all_events.keys, is_busy))
     no_start = np.full(len(marked), -(2**62), np.int64)  # windows that begin before all events
@@ -252,7 +252,7 @@ def _first_of_each_pane(history: HistoryColumn, table: HistoryTable, member: UIn
     return firsts
 
 
-def _table(plan: HistoryPlan, block: store.Block) -> HistoryTable:
+def _table_of_past(plan: HistoryPlan, block: store.Block) -> HistoryTable:
     """Return the table of these events, none of them new."""
     text, nothing = NO_TEXTS, np.empty(0, np.int64)
     columns = {column.name: pa.array([], arrow_type(column.type)) for column in plan.stored_columns}
@@ -323,13 +323,13 @@ def history_values(
     after = store.Histories()
     if watermark_ms < TIME_MS_MAX:  # otherwise no event follows
         pinned_elsewhere = unexpired(plan, pinned.take(np.flatnonzero(~is_here)), watermark_ms)
-        after = _past_after(plan, histories, read_past, pinned_elsewhere, context, watermark_ms)
+        after = _past_for_next_batch(plan, histories, read_past, pinned_elsewhere, context, watermark_ms)
     overflows = results.overflows + Counter(table.overflows)
     window_counts = results.folded, results.dropped, results.cut  # windows whose value is incomplete
     return HistoryValues(slots, texts, after, results.incomplete(), overflows, *window_counts)
 
 
-def _past_after(
+def _past_for_next_batch(
     plan: HistoryPlan, before: store.Histories, read_past: ReadPast, pinned_elsewhere: store.HistoryRows,
     context: Context, watermark_ms: int,
 ) -> store.Histories:  # fmt: skip

@@ -90,7 +90,7 @@ def _lengths(keys: Keys, kind: str) -> UInt8:
     return present
 
 
-def joined(*parts: Keys) -> Keys:
+def join_keys(*parts: Keys) -> Keys:
     """Concatenate keys."""
     sizes = [part.offsets[-1] - part.offsets[0] for part in parts]
     starts = np.cumsum([0, *sizes])
@@ -99,7 +99,7 @@ def joined(*parts: Keys) -> Keys:
     return Keys(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), np.concatenate(data))
 
 
-def chosen(keys: Keys, is_chosen: np.ndarray) -> Keys:
+def choose_keys(keys: Keys, is_chosen: np.ndarray) -> Keys:
     """Return the keys that a mask bool[N] chooses."""
     return _copied(keys, np.flatnonzero(is_chosen))
 
@@ -150,7 +150,7 @@ def _arrays(members: KeySet) -> Iterator[np.ndarray]:
     yield from (members.first, members.hashes, members.offsets, members.lengths, members.data)
 
 
-def mapped(path: Path) -> KeySet:
+def map_set_file(path: Path) -> KeySet:
     """Map the file of a set into memory. Raises: StateCorruptError; StateFormatError for one of another build."""
     try:
         # Copy on write: arrays that may be written compile to the same code as arrays in memory. None is ever written.
@@ -173,7 +173,7 @@ def mapped(path: Path) -> KeySet:
 
 
 def _verified(whole: UInt8, path: Path) -> int:
-    """Check the header and the checksum of a file. Return where its arrays begin. Raises: as `mapped`."""
+    """Check the header and the checksum of a file. Return where its arrays begin. Raises: as `map_set_file`."""
     magic, format_ = whole[: len(_MAGIC)].tobytes(), whole[len(_MAGIC) : 8].tobytes()
     if len(whole) < _HEADER_END or magic != _MAGIC:
         raise StateCorruptError(f"{path} is not the file of a list; restore it with the checkpoint")

@@ -39,7 +39,7 @@ from cep.kernels.layout import Int64, UInt8
 from cep.kernels.records import Layers
 from cep.kernels.text.members import networks_within, numbers_within, prefixes_within, texts_within
 from cep.lists.entries import TEXT, Keys, keys_of, text_keys
-from cep.lists.members import EMPTY, KeySet, build, chosen, joined, mapped, write
+from cep.lists.members import EMPTY, KeySet, build, choose_keys, join_keys, map_set_file, write
 
 SUFFIX = ".keys"
 NO_ENTRIES = ""  # the name of the empty set
@@ -94,7 +94,7 @@ class ListStore:
             return self._sets[name]
         path = self.path(name)
         if path not in _MAPPED:
-            _MAPPED[path] = mapped(path)
+            _MAPPED[path] = map_set_file(path)
             while len(_MAPPED) > _MAPPED_MAX:
                 _MAPPED.popitem(last=False)
         return _MAPPED[path]
@@ -164,17 +164,17 @@ class Content:
         added, removed = self.added.keys, self.removed.keys
         keys_set = build(keys, self.kind)
         if change == "add":
-            added = joined(added, chosen(keys, ~in_base))
-            removed = chosen(removed, ~keys_set.has(removed))
+            added = join_keys(added, choose_keys(keys, ~in_base))
+            removed = choose_keys(removed, ~keys_set.has(removed))
         else:  # remove
-            added = chosen(added, ~keys_set.has(added))
-            removed = joined(removed, chosen(keys, in_base))
+            added = choose_keys(added, ~keys_set.has(added))
+            removed = join_keys(removed, choose_keys(keys, in_base))
         after = Content(self.kind, self.base, build(added, self.kind), build(removed, self.kind))
         return after if len(after.added) + len(after.removed) <= LIST_CHANGES_MAX else after.with_new_base()
 
     def with_new_base(self) -> Content:
-        remaining = chosen(self.base.keys, ~self.removed.has(self.base.keys))
-        return Content(self.kind, build(joined(remaining, self.added.keys), self.kind))
+        remaining = choose_keys(self.base.keys, ~self.removed.has(self.base.keys))
+        return Content(self.kind, build(join_keys(remaining, self.added.keys), self.kind))
 
     def texts_within(self, texts: pa.Array) -> tuple[UInt8, UInt8]:
         """Look texts up, none of which is null. Return uint8[N] twice: texts in the list, and invalid addresses.

@@ -22,7 +22,7 @@ from typing import Any
 from cep.base.errors import StateError
 from cep.base.limits import CHANGES_BEFORE_EVENTS_MAX, LIST_ENTRIES_MAX, LIST_VERSIONS_MAX, LISTS_MAX, TIME_MS_MAX
 from cep.lists.entries import Keys, keys_of
-from cep.lists.members import KeySet, build, joined
+from cep.lists.members import KeySet, build, join_keys
 from cep.lists.store import NO_ENTRIES, NO_LISTS, Content, Lists, ListStore, ListVersion, name_of
 from cep.model.rule import ListRecord
 from cep.rulebook.outcome import ListReport, Outcome
@@ -231,7 +231,7 @@ class RuleLists:
         return name
 
     def _entries(self, names: list[str]) -> Keys:
-        return joined(*(self.store.get(name).keys for name in names))
+        return join_keys(*(self.store.get(name).keys for name in names))
 
     def _within_limit(self, ready: _Waiting, content: Content, sets: tuple[str, str, str]) -> _Version | Outcome:
         count = len(content)

@@ -31,7 +31,7 @@ from cep.base.schema import misreadings
 from cep.columnar.decode import KeyDomain, key_groups
 from cep.engine.keyed_state import KeyedState, concat_states, divide
 from cep.engine.migrate import migrate_state
-from cep.lists.members import mapped
+from cep.lists.members import map_set_file
 from cep.lists.store import SUFFIX, ListStore
 from cep.nfa.program import Program
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch
@@ -79,7 +79,7 @@ class WarmStart:
             for name, file in self.lists.items():
                 path = Path(scratch) / file.name
                 fetch(self.target, file, path, may_link=False)
-                store.put(name, lambda path=path: mapped(path))  # type: ignore[misc]
+                store.put(name, lambda path=path: map_set_file(path))  # type: ignore[misc]
 
     def states(self, level: int, domain_number: int, group: int | None = None) -> Iterator[KeyedState]:
         """Yield the keyed state of a level and a key domain of `about.job`, verified; of one key group, or of all."""
