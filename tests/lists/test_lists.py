@@ -16,7 +16,7 @@ from cep.kernels.records import MemberSet
 from cep.kernels.text.members import _contains, distinct
 from cep.lists import store as module
 from cep.lists.entries import Keys, is_kind, keys_of, read_entries
-from cep.lists.members import EMPTY, KeySet, build, chosen, joined, mapped, write
+from cep.lists.members import EMPTY, KeySet, build, choose_keys, join_keys, map_set_file, write
 from cep.lists.store import (
     NO_ENTRIES,
     Content,
@@ -171,7 +171,7 @@ def test_a_set_has_what_was_put_in(entries: list[str], values: list[str]) -> Non
 def test_keys_that_are_made_to_collide(entries: list[str], values: list[str], hashes_count: int) -> None:
     """Crafted keys that share a few hashes: the set has each once, in order, and all of them."""
     given_keys, many = keys(entries), keys([f"C-{number}" for number in range(40)])
-    both = joined(given_keys, many)
+    both = join_keys(given_keys, many)
     hashes = np.array([len(text) % hashes_count for text in [*entries, *(f"C-{n}" for n in range(40))]], np.uint64)
     order = np.argsort(hashes, kind="stable")
     order = order[: distinct(order, hashes, both.offsets, both.data)]
@@ -201,17 +201,17 @@ def test_the_digest_is_of_the_entries_alone(entries: list[str]) -> None:
 
 @given(TEXTS, TEXTS)
 def test_keys_are_joined_and_chosen(one: list[str], other: list[str]) -> None:
-    both = joined(keys(one), keys(other))
+    both = join_keys(keys(one), keys(other))
     is_chosen = np.arange(len(both)) % 2 == 0
     assert build(both, "string").digest == build(keys(one + other), "string").digest
-    assert build(chosen(both, is_chosen), "string").digest == build(keys((one + other)[::2]), "string").digest
+    assert build(choose_keys(both, is_chosen), "string").digest == build(keys((one + other)[::2]), "string").digest
 
 
 def test_a_file_is_the_set(tmp_path: Path) -> None:
     texts = [f"C-{number}" for number in range(10_000)]
     members = build(keys(texts), "string")
     write(tmp_path / "lists" / "a", members)
-    file_keys = mapped(tmp_path / "lists" / "a")
+    file_keys = map_set_file(tmp_path / "lists" / "a")
     assert file_keys.has(keys(texts)).all()
     assert not file_keys.has(keys(["C-10000", "C-", "c-1"])).any()
     assert file_keys.digest == members.digest
@@ -224,7 +224,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, start: bytes, end: int) -> None:
     write(tmp_path / "a", build(keys(["x", "yy"]), "string"))
     (tmp_path / "a").write_bytes(start + (tmp_path / "a").read_bytes()[:end])
     with pytest.raises(StateCorruptError, match="restore it"):
-        mapped(tmp_path / "a")
+        map_set_file(tmp_path / "a")
 
 
 def test_a_changed_bit_is_told_and_a_later_format_is_named(tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_a_changed_bit_is_told_and_a_later_format_is_named(tmp_path: Path) -> No
         bad[position] ^= 1 << position % 8
         path.write_bytes(bad)
         with pytest.raises((StateCorruptError, StateFormatError)):
-            mapped(path)
+            map_set_file(path)
     path.write_bytes(good[:7] + b"3" + good[8:])
     with pytest.raises(StateFormatError, match=r"list .* has format 3, this build reads 2; start with the build that"):
-        mapped(path)
+        map_set_file(path)
 
 
 def test_a_file_without_a_checksum_is_refused_by_its_format(tmp_path: Path) -> None:
@@ -247,12 +247,12 @@ def test_a_file_without_a_checksum_is_refused_by_its_format(tmp_path: Path) -> N
     written = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(b"CEPLIST1" + written[8:56] + written[64:])
     with pytest.raises(StateFormatError, match="has format 1, this build reads 2"):
-        mapped(tmp_path / "a")
+        map_set_file(tmp_path / "a")
 
 
 def test_a_missing_file_and_a_folder_that_refuses(tmp_path: Path) -> None:
     with pytest.raises(StateCorruptError, match="cannot be read"):
-        mapped(tmp_path / "a")
+        map_set_file(tmp_path / "a")
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be written"):
         write(tmp_path / "file" / "a", EMPTY)
