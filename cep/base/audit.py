@@ -44,11 +44,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """The part of an audit that its next line needs: its head, and hashes of all records and the last signers file."""
+    """The part of an audit that its next line needs."""
 
-    head: Head = Head()
-    records_hash: str = ""
-    signers: str = ""
+    head: Head = Head()  # the number and the hash of the last line
+    records_hash: str = ""  # of all records of rule changes; stored as "mixed"
+    signers: str = ""  # the hash of the last signers file: the people who may sign changes
 
     def to_json(self) -> dict[str, Any]:
         return {**self.head.to_json(), "mixed": self.records_hash, "signers": self.signers}
@@ -77,18 +77,18 @@ class Verdict:
     erased: tuple[int, ...] = ()
 
 
-def extended(
+def add_line(
     head: Head, facts: Mapping[str, Any], texts: Mapping[str, str | None] | None = None, salt: str = ""
 ) -> tuple[Head, bytes]:
-    """Append a line with these facts to the chain of audit lines. Return the new head, and the line.
+    """Append a line of facts to the chain of audit lines. Return the new head (number and hash of the line), the line.
 
-    Facts lack a clock time, so that a job that is rebuilt writes the same line. The hash of the line covers `texts`
-    only by their own hash, so they can be erased later; the salt, unless a reader knows it, prevents guessing them
-    then."""
+    Facts lack a clock time, so that a job that is rebuilt writes the same line. `texts` can be erased from it later,
+    because the line's hash covers only their hash. The `salt` is hashed and erased with them: a guess of erased texts
+    cannot be checked."""
     assert not facts.keys() & {*_NAMES, _SEALED, _TEXTS}, "those names are the chain's"
     number = head.count + 1
     body = {"code": CODE, "number": f"{number:0{_DIGITS}}", "previous": head.hash, **facts}
-    erasable_part = {}
+    erasable_part = {}  # comes after the hash of the line
     if texts is not None:
         erasable_part[_TEXTS] = {_SALT: salt, **texts}
         body[_SEALED] = _hash(erasable_part[_TEXTS])

@@ -29,12 +29,12 @@ def paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            _age()
+            _count_new_objects_as_old()  # so that the collector does not walk them soon
             gc.enable()
 
 
-def _age() -> None:
-    """Let many new objects count as old, by freezing and unfreezing them: only a full collection visits them."""
+def _count_new_objects_as_old() -> None:
+    """Let many new objects count as old, by freezing and unfreezing them: only a full collection walks them then."""
     if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:  # objects that are frozen for good stay so
         gc.freeze()
         gc.unfreeze()

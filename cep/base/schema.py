@@ -64,10 +64,9 @@ NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 
 @valueclass(frozen=True, slots=True)
 class Type:
-    """A value type. `scale` counts decimal digits (DECIMAL only); `symbols` are the enum's names in code order.
-
-    protected: `pan` or `sensitive` for a text that is replaced by a token while it is decoded (base/secrets.py).
-    """
+    """A value type. `scale`: the digits after the point of a DECIMAL. `symbols`: the names of an ENUM in the order of
+    their codes, or the kind of the entries of a LIST. `protected`: `pan` (the number of a payment card) or `sensitive`
+    for a text that is replaced by a token while it is decoded (base/secrets.py)."""
 
     kind: Kind
     nullable: bool = False
@@ -273,6 +272,7 @@ class Schema:
 
     @cached_property
     def column_uses(self) -> tuple[ColumnUse, ...]:
+        """How each event type uses each column. A column with the time of one type counts as a time for all types."""
         uses = []
         for name, type_ in self._columns.items():
             fields = [e.field(name) for e in self.event_types]

@@ -46,23 +46,24 @@ def parse_toml(data: bytes | str, bytes_max: int) -> dict[str, Any]:
 
 
 def _check_bounds(text: str) -> None:
+    """Refuse deep brackets and names of many parts, which would cost Python's parser its stack or minutes."""
     depth, dots = 0, 0
     for match in _TOKEN.finditer(text):
-        mark = match[0]
-        if mark == ".":
+        sign = match[0]
+        if sign == ".":
             dots += 1
             if dots >= TOML_NAME_PARTS_MAX:
-                place = text.count("\n", 0, match.start()) + 1
-                raise ValueError(f"line {place}: a name has more than {TOML_NAME_PARTS_MAX} parts; use fewer dots")
+                line = text.count("\n", 0, match.start()) + 1
+                raise ValueError(f"line {line}: a name has more than {TOML_NAME_PARTS_MAX} parts; use fewer dots")
             continue
-        if mark in "[]{},=\n":
+        if sign in "[]{},=\n":
             dots = 0
-        if mark in "[{":
+        if sign in "[{":
             depth += 1
             if depth > NESTING_MAX:
-                place = text.count("\n", 0, match.start()) + 1
-                raise ValueError(f"line {place}: brackets are nested more than {NESTING_MAX} deep; nest them less")
-        elif mark in "]}":
+                line = text.count("\n", 0, match.start()) + 1
+                raise ValueError(f"line {line}: brackets are nested more than {NESTING_MAX} deep; nest them less")
+        elif sign in "]}":
             depth = max(0, depth - 1)
 
 

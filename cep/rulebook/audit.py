@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cep.base.audit import ERASED_LINES, Trail, extended
+from cep.base.audit import ERASED_LINES, Trail, add_line
 from cep.base.text import utc_text
 from cep.columnar.tokens import hide_card_numbers
 from cep.rulebook.outcome import Outcome
@@ -36,7 +36,7 @@ def note(book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes,
     # salt depends on all records so far, with their signatures and nonces: without these a text cannot be guessed.
     hash_of_records = hashlib.sha256(_MIXED + book.trail.records_hash.encode() + data).hexdigest()
     salt = hashlib.sha256(_SALT + hash_of_records.encode()).hexdigest()
-    head, line = extended(book.trail.head, facts, texts, salt)
+    head, line = add_line(book.trail.head, facts, texts, salt)
     book.trail = Trail(head, hash_of_records, book.trail.signers)
     return [*before, line]
 
@@ -82,7 +82,7 @@ def _added(book: Rulebook, subject: str, **facts: Any) -> list[bytes]:
     """Return a line without texts, or an empty list without an audit."""
     if not writes_audit(book):
         return []
-    head, line = extended(book.trail.head, {"what": subject, "outcome": "applied", **facts, **_vouching(book)})
+    head, line = add_line(book.trail.head, {"what": subject, "outcome": "applied", **facts, **_vouching(book)})
     book.trail = Trail(head, book.trail.records_hash, book.trail.signers)
     return [line]
 

@@ -75,18 +75,17 @@ class Recalled:
 
 @runtime_checkable
 class RecallingSink(Protocol):
-    """An AlertSink that can report its earlier alerts to a job that no longer has the list of them."""
+    """An AlertSink that can report the alerts it already has, so that a job that lost its progress skips them."""
 
     def place(self) -> str:
-        """Return the sink's place after its last write, in its own form; empty if `recall` needs none."""
+        """Return a position in the sink before its next write, such as offsets, as text; "" if `recall` needs none."""
         ...
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
         """Return the alerts that came after the micro-batch `after`, which was delivered before `since_ms` (UTC).
 
-        `places` are the sinks' places from before any of these writes: unlike a time, they depend on no clock. Raises:
-        SinkError.
-        """
+        `places`: the answers of `place` from before these alerts were written. A sink that uses them does not depend on
+        a clock. Raises: SinkError."""
         ...
 
 

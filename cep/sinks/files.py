@@ -56,11 +56,12 @@ class FileSink:
             ) from error
 
     def place(self) -> str:
-        """Return nothing, as of RecallingSink.place: the numbers of the files say enough."""
+        """Return an empty text: `recall` needs only the numbers of the files."""
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the ids in the files of later micro-batches, as of RecallingSink.recall. Raises: SinkError."""
+        """Return the alert ids in the files of micro-batches after `after`, so that a job that lost its progress does
+        not send these alerts again (RecallingSink). Raises: SinkError."""
         later = {
             int(path.stem.removeprefix(_PREFIX)): path for path in self._directory.glob(f"{_PREFIX}*.{self._form}")
         }

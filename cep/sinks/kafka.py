@@ -93,10 +93,10 @@ class Transactions:
         self._noun = noun  # the name of the records in messages, such as "alerts"
         self._name = f"cep-{target.job_id}"
         self._partition = (target.topic, 0)  # of which the group commits an offset
-        self._newest: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
+        self._last_batch: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
         self._ends: dict[int, int] = {}  # the end offset of each partition, looked up between micro-batches
         self._ends_s = -_ENDS_AGE_S
-        self._knows_newest = False  # True once the number of the last micro-batch in the topic has been read
+        self._knows_last_batch = False  # True once the number of the last micro-batch in the topic has been read
         self._has_written = False
         self._must_recover = False  # the brokers went away, so that the outcome of a request is unknown
         self._connect()
@@ -117,8 +117,7 @@ class Transactions:
         """Write the micro-batch and `carried` (records of another topic) in one transaction, unless they are there.
 
         The same transaction commits an offset of the job's consumer group: the batch id + 1, with a digest of the
-        records. Raises: SinkError; SinkAwayError if brokers do not answer within `wait_ms_max`; then try again.
-        """
+        records. Raises: SinkError; SinkAwayError if brokers do not answer within `wait_ms_max`; then try again."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             digest = _digest(records)
@@ -142,16 +141,15 @@ class Transactions:
             self._must_recover = True
             reason = client.sink_reason(error)
             raise SinkAwayError(self._failed(records, batch_id, _reason(error), reason), reason) from error
-        self._newest = (batch_id, digest)
+        self._last_batch = (batch_id, digest)
         self._has_written = True
 
     def _recover(self, batch: tuple[int, str], deadline_s: float) -> bool:
         """After an outage, return True if the micro-batch to write (id, digest) is in the topic. Otherwise make new
-        clients: only then, because another process may have written it, which new clients would fence off.
+        clients. The check comes first, because new clients would end the transactions of a process that took over.
 
         Each transaction commits an offset of the job's group: the batch id + 1, with the digest as metadata. Raises:
-        SinkError if it has moved since this process read it: another one has taken over the job; KafkaException.
-        """
+        SinkError if another process has committed a later one, so that it has taken over the job; KafkaException."""
         if not self._must_recover:
             return False
         target = self._target
@@ -165,11 +163,11 @@ class Transactions:
             consumer.close()
         if committed.error is not None:
             raise KafkaException(committed.error)
-        newest_id, newest_digest = committed.offset - 1, committed.metadata or ""
-        if (newest_id, newest_digest) == batch:
+        committed_id, committed_digest = committed.offset - 1, committed.metadata or ""
+        if (committed_id, committed_digest) == batch:
             return True
-        if newest_id > self._newest[0] and self._knows_newest:
-            raise self._taken_over(newest_id)
+        if committed_id > self._last_batch[0] and self._knows_last_batch:
+            raise self._taken_over(committed_id)  # by the process that wrote it
         self._connect()
         self._must_recover = False
         return False
@@ -202,13 +200,13 @@ class Transactions:
             ) from error
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the keys (alert ids) of records after the micro-batch `after`, the last one that a restarted job knows
-        of, perhaps with earlier ones, and the number of the last micro-batch in the topic. If that is a later one, the
-        topic is read from the offsets in `places` (see `place`), or since an hour before. Raises: SinkError."""
+        """Return the alert ids in the topic that a restarted job must not send again: of micro-batches after `after`,
+        and perhaps earlier ones; and the number of the last micro-batch. If that is later than `after`, the topic is
+        read from the offsets in `places` (see `place`), or from an hour before `since_ms` on. Raises: SinkError."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             self._open(deadline_s)
-            number, _digest_of_newest = self._newest
+            number, _batch_digest = self._last_batch
             earliest_ms = since_ms - _RECALL_MS_BEFORE
             keys = frozenset(self._record_keys(earliest_ms, places, deadline_s)) if number > after else frozenset[str]()
         except KafkaException as error:
@@ -264,8 +262,8 @@ class Transactions:
         self._consumer.close()  # and a transaction that is open is aborted by the next process of the job
 
     def _open(self, deadline_s: float) -> None:
-        """End the transaction that an earlier process of this job left open, and read its last micro-batch: the
-        committed offset of the job's group is its id + 1, the offset's metadata the digest of its records."""
+        """End the transaction that an earlier process of this job left open, and read which micro-batch is the last one
+        in the topic: the committed offset of the job's group is the batch id + 1, with the digest as metadata."""
         if self._is_open:
             return
         self._producer.init_transactions(client.seconds_left(deadline_s))
@@ -275,26 +273,28 @@ class Transactions:
         if committed.error is not None:
             raise KafkaException(committed.error)
         if committed.offset >= 0:  # the job has written to the topic before
-            self._newest = (committed.offset - 1, committed.metadata or "")
-        self._is_open = self._knows_newest = True
+            self._last_batch = (committed.offset - 1, committed.metadata or "")
+        self._is_open = self._knows_last_batch = True
 
     def _is_there(self, batch_id: int, digest: str) -> bool:
         """Return True if the micro-batch is already in the topic. Raises: SinkError if its number has other records."""
-        if batch_id > self._newest[0]:
+        last_id, _last_digest = self._last_batch
+        if batch_id > last_id:
             return False
-        if (batch_id, digest) != self._newest:
+        if (batch_id, digest) != self._last_batch:
             if self._has_written:  # the brokers told of the other process's micro-batch only now
-                raise self._taken_over(self._newest[0])
+                raise self._taken_over(last_id)
             raise SinkError(
-                f"topic {self._target.topic} already holds micro-batch {self._newest[0]} of this job, and micro-batch "
+                f"topic {self._target.topic} already holds micro-batch {last_id} of this job, and micro-batch "
                 f"{batch_id} comes with other {self._noun}: the checkpoint directory is older than the topic; "
                 "restore the one that goes with it, or begin a new job with a new checkpoint directory"
             )
         return True
 
     # Step 3 of the protocol. A record that does not reach the brokers makes the transaction one that must be aborted.
-    def _send(self, records: Iterable[Record], place: TopicPartition | None, deadline_s: float) -> None:
-        """Send records in a new transaction, with the number of the micro-batch (`place`) if there is one."""
+    def _send(self, records: Iterable[Record], batch_offset: TopicPartition | None, deadline_s: float) -> None:
+        """Send records in a new transaction; the caller commits it. `batch_offset`: the offset of the job's group that
+        is committed with it: the micro-batch's number + 1; None for records without a micro-batch."""
         self._producer.begin_transaction()
         try:
             for record in records:
@@ -303,26 +303,25 @@ class Transactions:
                     self._producer, topic, record.value, record.key, deadline_s, headers=list(record.headers)
                 )
             self._producer.flush(client.seconds_left(deadline_s))
-            if place is not None:
-                self._send_offset(place, deadline_s)
+            if batch_offset is not None:
+                self._send_offset(batch_offset, deadline_s)
         except KafkaException as error:
             self._abort(error, deadline_s)
             raise
 
-    def _send_offset(self, place: TopicPartition, deadline_s: float) -> None:
-        """Add the micro-batch's number to the transaction.
+    def _send_offset(self, batch_offset: TopicPartition, deadline_s: float) -> None:
+        """Add the micro-batch's number to the transaction, as an offset that is committed together with the records.
 
         The client may wait for ever for a coordinator that went away and came back, in spite of its time-out
         (https://github.com/confluentinc/librdkafka/issues/5456). The call therefore has a thread. An overdue call is
-        given up together with its clients. Raises: _AgainError then.
-        """
+        given up together with its clients. Raises: _AgainError then."""
         producer, group = self._producer, self._consumer.consumer_group_metadata()
         wait_s = min(_COORDINATOR_S, client.seconds_left(deadline_s))
         answer: Future[None] = Future()
 
         def send() -> None:
             try:
-                producer.send_offsets_to_transaction([place], group, wait_s)
+                producer.send_offsets_to_transaction([batch_offset], group, wait_s)
             except KafkaException as error:
                 answer.set_exception(error)
             else:
@@ -403,7 +402,7 @@ class KafkaDeadLetters(Transactions):
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
         """Return only the number of the last micro-batch in the topic, so that no other gets it. Raises: SinkError."""
         self.open()
-        number, _digest_of_newest = self._newest
+        number, _batch_digest = self._last_batch
         return Recalled(frozenset(), max(after, number))
 
 

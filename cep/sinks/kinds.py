@@ -33,19 +33,19 @@ _DIGEST_CHARS = 8
 class SinkJob:
     """The job that sinks belong to.
 
-    `refused` is called with the name of a sink, the number of refused alerts, and the reason. `name_in(topic)` is
-    the name of the job's transactions; None: the job sends without them. `client` configures Kafka's client for alerts.
-    """
+    `refused` is called with the name of a sink, the number of refused alerts, and the reason. `transactions_name` gives
+    the name of the job's transactions in a topic; None: the job sends without transactions. `client` has the settings
+    of Kafka's client for alerts."""
 
     settings: Settings
     refused: Callable[[str, int, str], None]
-    name_in: Callable[[str], str] | None
+    transactions_name: Callable[[str], str] | None
     client: Mapping[str, str]
 
     def target(self, topic: str, client: Mapping[str, str]) -> KafkaTarget | None:
-        """Return a topic with its transactions, None without these. Dead letters give a `client` of their own."""
-        servers = self.settings.kafka.bootstrap_servers or ""
-        return None if self.name_in is None else KafkaTarget(servers, topic, self.name_in(topic), client)
+        """Return the target for transactions into a topic; None without them. `client` differs for dead letters."""
+        servers, name_of = self.settings.kafka.bootstrap_servers or "", self.transactions_name
+        return None if name_of is None else KafkaTarget(servers, topic, name_of(topic), client)
 
 
 @dataclass(frozen=True, slots=True)

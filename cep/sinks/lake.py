@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ID = "alert_id"
 _COLOR = re.compile(r"\x1b\[\d+m|↳")  # of a terminal, in messages of the library
-_CLOCKS_DIFFER_MS = 3_600_000  # clocks differ; ids of before do no harm
+_CLOCKS_DIFFER_MS = 3_600_000  # clocks of machines may differ so much; ids of earlier alerts do no harm
 # One try at a remote place: the library alone would try for three minutes.
 _ONE_TRY = {"connect_timeout": "5s", "timeout": "10s", "max_retries": "1", "retry_timeout": "10s"}
 # Part of a message of the library, as it lacks codes → a word of SINK_REASONS; the first match counts.
@@ -78,12 +78,12 @@ class LakeSink:
             raise sink_away(count, f"the table {self._place}", _message(error), reason) from error
 
     def place(self) -> str:
-        """Return nothing, as of RecallingSink.place: the number of the table says enough."""
+        """Return an empty text: `recall` needs only the number in the table."""
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
         """Return the ids of alerts in files written since `since_ms`, so that a restarted job does not send them again;
-        none if `after` is the last micro-batch of the table. `places` are not needed. Raises: SinkError."""
+        none if `after` is the last micro-batch of the table. `places` are for other sinks. Raises: SinkError."""
         try:
             table = self._table()
             newest = -1 if table is None else self._newest(table)

@@ -55,14 +55,15 @@ def check_records(records: Records, schema: Schema) -> list[str]:
 def _tables_at(
     path: Path, schema: Schema, mapping: FieldMapping, forms: dict[str, list[Path]]
 ) -> Iterator[tuple[Path, Sequence[str], Sequence[Mapping[str, Any]]]]:
-    """Yield (file, names of columns, first rows) of each table at a path. The rows of the first table are left out: the
-    caller has read them as a sample. `forms` collects the unusual forms of CSV (signs, encoding), with their files."""
+    """Yield (file, names of columns, first rows) of each table at a path; nothing for JSON, which lacks columns. The
+    caller has read rows of the first table as a sample, so they are left out here. `forms` collects the unusual forms
+    of CSV (delimiters, quotes, encoding) with their files."""
     kind = kind_of(path)
-    for number, file in enumerate(files_of(path) if kind != "json" else ()):
+    for file_number, file in enumerate(files_of(path) if kind != "json" else ()):
         with guarded(file, schema):
             table = open_table(file, path, kind, mapping.file)
             file_mapping = table.mapping(schema, mapping)
-            yield file, table.names, table.first_rows() if number > 0 else ()
+            yield file, table.names, table.first_rows() if file_number > 0 else ()
         if table.csv is not None and (form := shown_form(file_mapping.file)):
             forms.setdefault(form, []).append(file)
 
@@ -94,21 +95,21 @@ def _objects(file: Path, folder: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _check_columns(path: Path, sample: Sequence[Mapping[str, Any]], schema: Schema, mapping: FieldMapping) -> None:
-    """Refuse a field that no record has, if a column was named for it or if every event must have it."""
-    sent_types = [event for event in schema.event_types if not event.derived]
-    for name, place in mapping.paths(schema).items():
+    """Refuse a field that no record of the sample has, if a column was named for it or if every event must have it."""
+    sent_types = [event for event in schema.event_types if not event.derived]  # rules emit the derived ones
+    for name, field_path in mapping.paths(schema).items():
         fields = [event.field(name) for event in sent_types]
-        is_required = bool(sent_types) and all(field is not None and not field.type.nullable for field in fields)
-        is_required = len(sent_types) > 1 if name == TYPE_FIELD else is_required
-        if not (is_required or mapping.is_named(name)) or any(_has(record, place) for record in sample):
+        all_need_it = bool(sent_types) and all(field is not None and not field.type.nullable for field in fields)
+        is_required = len(sent_types) > 1 if name == TYPE_FIELD else all_need_it  # one type needs no name of it
+        if not (is_required or mapping.is_named(name)) or any(_has(record, field_path) for record in sample):
             continue
         names = list(dict.fromkeys(n for record in sample for n in _names_of(record)))
-        nearest = nearest_name(place[-1], [n.rpartition(".")[2] for n in names])
+        nearest = nearest_name(field_path[-1], [n.rpartition(".")[2] for n in names])
         nearest_names = [n for n in names if n.rpartition(".")[2] == nearest]
         hint = f"they have {', '.join(names[:_NAMES_SHOWN_MAX])}" if names else "they have no fields"
         hint = f"did you mean {nearest_names[0]}?" if nearest_names else hint
         raise UsageError(
-            f"{path}: no record has {shown_path(place)}, which the field `{name}` is read from; {hint}; "
+            f"{path}: no record has {shown_path(field_path)}, which the field `{name}` is read from; {hint}; "
             f"say where it is with --columns {name}=PATH"
         )
 

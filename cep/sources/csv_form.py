@@ -111,7 +111,7 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def shown_form(form: FileForm) -> str:
-    """Describe the signs of a CSV file that are not the usual ones, "" if all are usual."""
+    """Describe the unusual delimiters, quotes, number signs and encoding of a CSV file; "" if all are usual."""
     parts = []
     if form.delimiter != ",":
         parts.append(f"{_shown(form.delimiter)} between fields")

@@ -67,8 +67,8 @@ def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> Ke
 def _read_file(
     file: Path, folder: Path, kind: str, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping
 ) -> Decoded:
-    """Read the records of one file that may have the key, and decode them. Most lines of JSON are skipped undecoded, if
-    they lack the texts of the key's fields in each view (one of several events that a record becomes)."""
+    """Read the records of one file that may have the key, and decode them. A record may become several events, each by
+    a view (a mapping of fields). A line of JSON that lacks the texts of the key for every view is not decoded."""
     with guarded(file, schema):
         if kind == "json":
             file_mapping = mapping.with_folders(schema, folder_values(file))
@@ -126,8 +126,8 @@ def _has_parts(parts: Sequence[tuple[str, str]], written: pa.Schema) -> ds.Expre
 
 
 def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
-    """Return a filter that compares a column with a part of the key, in the column's type; None if it cannot contain
-    it."""
+    """Return a filter for the rows whose column `name` has a part of the key, as a value of the column's type; None if
+    a column of this type cannot be compared with it."""
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return ds.field(name) == pa.scalar(part, type_)
     if pa.types.is_integer(type_):

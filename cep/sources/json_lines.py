@@ -46,15 +46,15 @@ class LineCutter:
         self._begun_bytes = 0
 
     def take(self, block: bytes) -> bytes:
-        """Return the lines that end in this block, including a beginning from earlier blocks; b"" if no line ends here.
-        A line that is longer than a record may be is cut."""
+        """Return the lines that end in this block, with the beginning of the first one from earlier blocks; b"" if no
+        line ends here. A first line that is longer than a record may be is cut there."""
         first, lines_end = block.find(b"\n"), block.rfind(b"\n") + 1
         self._read += len(block)
         room_bytes = max(RECORD_BYTES_MAX + 1 - self._begun_bytes, 0)  # that the line begun earlier may still take
         if lines_end == 0:
             self._keep_begun(block[:room_bytes])
             return b""
-        self.position = self._read - len(block) + lines_end
+        self.position = self._read - len(block) + lines_end  # in the file, after the last whole line
         begun = self._take_begun()
         self._keep_begun(block[lines_end:])
         return begun + (block[:lines_end] if first <= room_bytes else block[:room_bytes] + block[first:lines_end])
@@ -125,8 +125,8 @@ _MARK = codecs.BOM_UTF8
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _QUOTE, _ESCAPE, _OPEN, _CLOSE = (ord(sign) for sign in '"\\{}')
 _BLANK, _NEWLINE, _RETURN = (ord(sign) for sign in " \n\r")
-_OPEN_ENDS = (b"{", b"[", b",", b":")
-_IN_A_ROW = re.compile(rb"\}\s*,?\s*\{")
+_UNFINISHED_ENDS = (b"{", b"[", b",", b":")
+_ADJACENT_OBJECTS = re.compile(rb"\}\s*,?\s*\{")
 _BLOCK_BYTES = 1 << 20
 
 
@@ -151,22 +151,24 @@ def has_json_lines(file: BinaryIO) -> bool:
 
 
 def _are_lines(begin: bytes) -> bool:
-    """Return True if the beginning of a file shows that each line is a record of its own, valid or broken."""
+    """Return True if the beginning of a file shows that each line is a record of its own, valid or broken; False for
+    one JSON text of many lines: an array of objects, or objects in a row."""
     lines = [line.strip() for line in begin.split(b"\n")]
     if len(lines) > 1 and len(begin) >= LOOK_BYTES:
         lines.pop()  # the last line may continue after the beginning
     first, second = ([line for line in lines if line] + [b"", b""])[:2]
     if not first.startswith((b"{", b"[")):
-        return True
+        return True  # not the beginning of JSON objects: each line is a broken record
     value = json_value(first)
     if isinstance(value, list):
         return not value or not all(isinstance(each, dict) for each in value)  # an array of objects is a whole file
     if isinstance(value, dict):
         return True
-    if first.startswith(b"[") or _IN_A_ROW.search(first):
+    if first.startswith(b"[") or _ADJACENT_OBJECTS.search(first):
         return False  # the first line is a part of an array, or has several objects
-    # A line that ends where a field or a value must follow continues in the next one, unless that is a record itself.
-    return not first.endswith(_OPEN_ENDS) or (isinstance(json_value(second), dict) and not first.endswith(b","))
+    # The first line is not whole. If it ends where more must follow, the second line continues it; but if that line is
+    # a whole record, the first one is a broken record, except after a comma, as between records of an array.
+    return not first.endswith(_UNFINISHED_ENDS) or (isinstance(json_value(second), dict) and not first.endswith(b","))
 
 
 def json_value(line: bytes) -> Any:
@@ -212,7 +214,7 @@ class _ObjectLines:
         self._file = file
         self._name = name
         self._depth = 0
-        self._is_text = False
+        self._is_in_text = False
         self._is_escaped = False
         self._is_broken = False
 
@@ -223,7 +225,7 @@ class _ObjectLines:
                 f"{self._name} cannot be read: it has a closing brace without an opening one; write an object a line"
             )
         block = self._file.read(min(size, _BLOCK_BYTES))
-        if not block and (self._depth or self._is_text):
+        if not block and (self._depth or self._is_in_text):
             raise InputError(
                 f"{self._name} cannot be read: it is not JSON lines but one text of objects, and it ends inside an "
                 "object; write the file again, or write an object a line"
@@ -232,8 +234,8 @@ class _ObjectLines:
 
     def _lines(self, data: NDArray[np.uint8]) -> bytes:
         """Insert a line end after each outermost object of a block, and replace all other line ends by blanks."""
-        is_text = self._texts(data)
-        steps = (((data == _OPEN).astype(np.int8) - (data == _CLOSE)) * ~is_text).astype(np.int64)
+        is_in_text = self._texts(data)
+        steps = (((data == _OPEN).astype(np.int8) - (data == _CLOSE)) * ~is_in_text).astype(np.int64)
         depth = np.cumsum(steps) + self._depth
         if len(depth) and depth.min() < 0:
             self._is_broken = True
@@ -252,9 +254,9 @@ class _ObjectLines:
         is_quote = data == _QUOTE
         if self._is_escaped or (data == _ESCAPE).any():
             is_quote &= ~self._escaped(data)
-        is_text = (np.cumsum(is_quote) + self._is_text) % 2 == 1
-        self._is_text = bool(is_text[-1]) if len(is_text) else self._is_text
-        return np.asarray(is_text, bool)
+        is_in_text = (np.cumsum(is_quote) + self._is_in_text) % 2 == 1
+        self._is_in_text = bool(is_in_text[-1]) if len(is_in_text) else self._is_in_text
+        return np.asarray(is_in_text, bool)
 
     def _escaped(self, data: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return which bytes follow an odd number of backslashes."""

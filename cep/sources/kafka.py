@@ -149,7 +149,7 @@ class _Admins:
             )
         return self._admins[address]
 
-    def answered(self, settings: KafkaSettings) -> None:
+    def note_answer(self, settings: KafkaSettings) -> None:
         self._answered.add(self._at(settings))
 
     def answers_others(self, settings: KafkaSettings, topic: str) -> bool:
@@ -164,7 +164,7 @@ class _Admins:
             return False
         return True
 
-    def missed(self, settings: KafkaSettings, answers_others: bool) -> None:
+    def note_missing_answer(self, settings: KafkaSettings, answers_others: bool) -> None:
         address = self._at(settings)
         self._admins.pop(address, None)
         if (answers_others or address in self._missed) and address not in self._answered:
@@ -294,14 +294,14 @@ def offsets_at_time(settings: KafkaSettings, topics: Sequence[str], time_ms: int
 def topic_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
     """Return the ids of the topics, which change when a topic is deleted and created again; none of old brokers.
     Errors: SourceError when a topic is missing. Cost: one request."""
-    return _answered_ids(settings, *_ask_ids(settings, topics))
+    return _collect_ids(settings, *_ask_ids(settings, topics))
 
 
 def latest_offsets_and_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[Offsets, dict[str, str]]:
     """Return `latest_offsets` and `topic_ids`, asked side by side."""
     answers = _ask_ids(settings, topics)
     offsets = latest_offsets(settings, topics)
-    return offsets, _answered_ids(settings, *answers)
+    return offsets, _collect_ids(settings, *answers)
 
 
 def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, Future[Any]], bool]:
@@ -313,9 +313,9 @@ def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[dict[str, 
     return answers, _ADMINS.answers_others(settings, topics[0])
 
 
-def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], answers_others: bool) -> dict[str, str]:
-    """Collect the ids of topics from the pending answers; {} if one does not come. `answers_others`: the brokers answer
-    another kind of request, so they do not know the one for ids, and are not asked for a while."""
+def _collect_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], answers_others: bool) -> dict[str, str]:
+    """Collect the ids of topics from the pending answers; {} if one does not come: a job can do without ids, as old
+    brokers lack them. `answers_others`: the brokers answer other requests, so ids are not requested for some time."""
     ids: dict[str, str] = {}
     for topic, future in answers.items():
         try:
@@ -323,9 +323,9 @@ def _answered_ids(settings: KafkaSettings, answers: Mapping[str, Future[Any]], a
         except (TimeoutError, KafkaException) as error:  # TimeoutError: a busy client; the request itself ends sooner
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise SourceError(_unreadable(settings, topic, client.reason_of(error))) from error
-            _ADMINS.missed(settings, answers_others)
+            _ADMINS.note_missing_answer(settings, answers_others)
             return {}
-        _ADMINS.answered(settings)
+        _ADMINS.note_answer(settings)
         if topic_id != _NO_ID:
             ids[topic] = topic_id
     return ids

@@ -29,13 +29,13 @@ from cep.columnar.times import INT96_UNIT
 _UNCOMPRESSED, _CODECS = 0, {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 _TEXT, _SAME_LENGTH = 6, 7
 _GROUPS, _COLUMNS, _ABOUT, _TYPE, _CODEC = 4, 1, 3, 1, 4
-_COUNT, _CHUNK_BYTES, _DATA_PLACE, _DICTIONARY_PLACE = 5, 7, 9, 11
+_VALUES_COUNT, _CHUNK_BYTES, _DATA_OFFSET, _DICTIONARY_OFFSET = 5, 7, 9, 11
 _TEXTS_A_BYTE = 8  # of a packed dictionary, at most; numbers in order take a byte or two each
 _WORD_BYTES = 16  # of a number, a time or a decimal, at most
 _LENGTH = struct.Struct("<I")
 # Fields of a page's header (parquet.thrift).
-_UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 2, 3, 5, 7, 8
-_VALUES, _ENCODING, _ENCODING_2 = 1, 2, 4
+_PAGE_BYTES, _COMPRESSED_BYTES, _DATA, _DICTIONARY, _DATA_V2 = 2, 3, 5, 7, 8
+_VALUES, _ENCODING, _ENCODING_V2 = 1, 2, 4
 _DELTA_TEXTS = 7  # each value begins as the one before: a page of few bytes may hold many long ones
 _HEADER_LOOK = 512
 _THRIFT_DEPTH_MAX = 12
@@ -159,44 +159,44 @@ def _column_chunks(raw: BinaryIO) -> list[list[dict[int, Any]]]:
 
 
 def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int) -> tuple[int, int, int]:
-    """Read the headers of all pages of a column chunk, and check them against the limits before Arrow unpacks them.
-    Return the bytes of the longest value, where known, the number of values, and the bytes of the pages. Raises:
-    ArrowInvalid for a page beyond the limits."""
-    place, dictionary_place = _number(chunk, _DATA_PLACE), chunk.get(_DICTIONARY_PLACE)
-    if isinstance(dictionary_place, int) and 0 < dictionary_place < place:
-        place = dictionary_place
-    begin_chunk = place
-    end, values_count = place + _number(chunk, _CHUNK_BYTES), _number(chunk, _COUNT)
-    values, longest, count = 0, _WORD_BYTES, 0
-    is_text, size = chunk.get(_TYPE) == _TEXT, os.fstat(raw.fileno()).st_size
+    """Read the headers of all pages of a column chunk, and check them against the limits before Arrow unpacks them: a
+    small file could fill the memory. Return an upper bound of the bytes of the longest value, the number of values, and
+    the bytes of the pages. Raises: ArrowInvalid for a page beyond the limits."""
+    offset, dictionary_offset = _number(chunk, _DATA_OFFSET), chunk.get(_DICTIONARY_OFFSET)
+    if isinstance(dictionary_offset, int) and 0 < dictionary_offset < offset:
+        offset = dictionary_offset
+    chunk_start = offset
+    end, values_count = offset + _number(chunk, _CHUNK_BYTES), _number(chunk, _VALUES_COUNT)
+    values_read, longest, pages_count = 0, _WORD_BYTES, 0
+    is_text, file_bytes = chunk.get(_TYPE) == _TEXT, os.fstat(raw.fileno()).st_size
     longest = max(longest, value_bytes) if chunk.get(_TYPE) == _SAME_LENGTH else longest
-    while place < end and values < values_count:
-        count += 1
-        header, begin = _header_at(raw, place)
-        packed = _number(header, _PACKED)
-        unpacked = max(packed, _number(header, _UNPACKED))  # Arrow does not compare them where nothing is packed
-        if begin + packed > size:
+    while offset < end and values_read < values_count:
+        pages_count += 1
+        header, begin = _header_at(raw, offset)
+        compressed_bytes = _number(header, _COMPRESSED_BYTES)
+        page_bytes = max(compressed_bytes, _number(header, _PAGE_BYTES))  # Arrow does not check that it is not less
+        if begin + compressed_bytes > file_bytes:
             raise pa.ArrowInvalid(f"a page of the column {path} ends after the file")
-        if unpacked > limits.PARQUET_PAGE_BYTES_MAX or count > limits.PARQUET_PAGES_MAX:
+        if page_bytes > limits.PARQUET_PAGE_BYTES_MAX or pages_count > limits.PARQUET_PAGES_MAX:
             raise pa.ArrowInvalid(
-                f"a page of the column {path} takes {unpacked} bytes, and one may take "
+                f"a page of the column {path} takes {page_bytes} bytes, and one may take "
                 f"{limits.PARQUET_PAGE_BYTES_MAX}; a column chunk may have {limits.PARQUET_PAGES_MAX} pages"
             )
-        dictionary, data = header.get(_DICTIONARY), header.get(_DATA) or header.get(_DATA_2)
-        if isinstance(dictionary, dict) and count > 1:
+        dictionary, data = header.get(_DICTIONARY), header.get(_DATA) or header.get(_DATA_V2)
+        if isinstance(dictionary, dict) and pages_count > 1:
             raise pa.ArrowInvalid(f"a dictionary of the column {path} is not its first page")
         if isinstance(dictionary, dict) and is_text:
             raw.seek(begin)
-            texts_count = _number(dictionary, _VALUES)
-            longest = max(longest, _longest_text_of(raw.read(packed), unpacked, texts_count, chunk.get(_CODEC)))
+            texts_count, page = _number(dictionary, _VALUES), raw.read(compressed_bytes)
+            longest = max(longest, _longest_text_of(page, page_bytes, texts_count, chunk.get(_CODEC)))
         elif isinstance(data, dict):
-            in_page = _number(data, _VALUES)
-            encoding = data.get(_ENCODING if _DATA in header else _ENCODING_2)  # deltas: one value may fill the page
-            value_estimate = unpacked if encoding == _DELTA_TEXTS else -(-unpacked // max(in_page, 1))
-            values += in_page
+            page_values = _number(data, _VALUES)
+            encoding = data.get(_ENCODING if _DATA in header else _ENCODING_V2)  # deltas: one value may fill the page
+            value_estimate = page_bytes if encoding == _DELTA_TEXTS else -(-page_bytes // max(page_values, 1))
+            values_read += page_values
             longest = max(longest, value_estimate) if is_text else longest
-        place = begin + packed
-    return longest, max(values, values_count), place - begin_chunk
+        offset = begin + compressed_bytes
+    return longest, max(values_read, values_count), offset - chunk_start  # a footer may tell too few values
 
 
 def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -> int:
@@ -215,13 +215,13 @@ def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -
             page = pa.Codec(_CODECS[codec]).decompress(page, unpacked, asbytes=True)
         except (OSError, ValueError, pa.ArrowException):
             return upper_bound
-    place, longest, end = 0, 0, len(page)
+    offset, longest, end = 0, 0, len(page)
     read = _LENGTH.unpack_from
     for _ in range(texts_count):
-        if place + _LENGTH.size > end:
+        if offset + _LENGTH.size > end:
             break
-        (length,) = read(page, place)
-        place += _LENGTH.size + length
+        (length,) = read(page, offset)
+        offset += _LENGTH.size + length
         longest = max(longest, length)
     return min(longest, upper_bound)
 
@@ -236,12 +236,12 @@ def _number(fields: dict[int, Any], name: int) -> int:
 # ------------------------------------------------------------------------------------------------------------ thrift
 
 
-def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
-    """Read the header of the page at `place`. Return its fields by number, and the place after it. Raises:
+def _header_at(raw: BinaryIO, offset: int) -> tuple[dict[int, Any], int]:
+    """Read the header of the page at `offset`. Return its fields by number, and the offset after it. Raises:
     ArrowInvalid."""
     size = _HEADER_LOOK
     while True:
-        raw.seek(place)
+        raw.seek(offset)
         data = raw.read(size)
         try:
             fields, end = _struct(data, 0, 0)
@@ -250,71 +250,71 @@ def _header_at(raw: BinaryIO, place: int) -> tuple[dict[int, Any], int]:
                 raise pa.ArrowInvalid("the header of a page cannot be read") from None
             size = min(size * 16, limits.PARQUET_HEADER_BYTES_MAX)
         else:
-            return fields, place + end
+            return fields, offset + end
 
 
-def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Parse a struct of Thrift's compact protocol. Return its fields by number, and the place after it. Raises:
+def _struct(data: bytes, offset: int, depth: int) -> tuple[dict[int, Any], int]:
+    """Parse a struct of Thrift's compact protocol. Return its fields by number, and the offset after it. Raises:
     IndexError where the bytes end, ArrowInvalid."""
     fields: dict[int, Any] = {}
     number = 0
     while True:
-        head = data[place]
-        place += 1
+        head = data[offset]
+        offset += 1
         if head == 0:
-            return fields, place
+            return fields, offset
         kind, step = head & 15, head >> 4
         if step:
             number += step
         else:
-            number, place = _zigzag(data, place)
-        fields[number], place = (kind == 1, place) if kind in _BOOLS else _value(data, place, kind, depth)
+            number, offset = _zigzag(data, offset)
+        fields[number], offset = (kind == 1, offset) if kind in _BOOLS else _value(data, offset, kind, depth)
 
 
-def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
-    """Parse a value of Thrift's compact protocol; texts are skipped (None). Return it and the place after it."""
+def _value(data: bytes, offset: int, kind: int, depth: int) -> tuple[Any, int]:
+    """Parse a value of Thrift's compact protocol; texts are skipped (None). Return it and the offset after it."""
     if depth > _THRIFT_DEPTH_MAX:
         raise pa.ArrowInvalid("the header of a page is nested too deep")
     if kind in (_I16, _I32, _I64):
-        return _zigzag(data, place)
+        return _zigzag(data, offset)
     if kind == _STRUCT:
-        return _struct(data, place, depth + 1)
+        return _struct(data, offset, depth + 1)
     if kind == _BINARY:
-        size, place = _varint(data, place)
-        return None, _within(data, place + size)
+        size, offset = _varint(data, offset)
+        return None, _within(data, offset + size)
     if kind in (_BYTE, *_BOOLS, _DOUBLE):
-        return None, _within(data, place + (8 if kind == _DOUBLE else 1))
+        return None, _within(data, offset + (8 if kind == _DOUBLE else 1))
     if kind in (_LIST, _SET):
-        size, kind = data[place] >> 4, data[place] & 15
-        place += 1
+        size, kind = data[offset] >> 4, data[offset] & 15
+        offset += 1
         if size == 15:
-            size, place = _varint(data, place)
+            size, offset = _varint(data, offset)
         items = []
         for _ in range(min(size, len(data))):
-            item, place = _value(data, place, kind, depth + 1)
+            item, offset = _value(data, offset, kind, depth + 1)
             items.append(item)
-        return items, _within(data, place)
+        return items, _within(data, offset)
     raise pa.ArrowInvalid("the header of a page has a field of an unknown kind")
 
 
-def _within(data: bytes, place: int) -> int:
-    if place > len(data):
+def _within(data: bytes, offset: int) -> int:
+    if offset > len(data):
         raise IndexError
-    return place
+    return offset
 
 
-def _zigzag(data: bytes, place: int) -> tuple[int, int]:
-    value, place = _varint(data, place)
-    return (value >> 1) ^ -(value & 1), place
+def _zigzag(data: bytes, offset: int) -> tuple[int, int]:
+    value, offset = _varint(data, offset)
+    return (value >> 1) ^ -(value & 1), offset
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 70:
-        byte = data[place]
-        place += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, place
+            return value, offset
         shift += 7
     raise pa.ArrowInvalid("the header of a page has a number of more than 64 bits")

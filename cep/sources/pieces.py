@@ -214,21 +214,21 @@ def _table_piece(schema: Schema, rows: Batch, mapping: FieldMapping, show: Calla
 
 def _record_viewer(table: TableFile, names: Sequence[str]) -> Callable[[int], str]:
     """Return a function that shows a record by its row, as text with all columns of its file, for a dead letter. The
-    file is read again for it: rejected records are few, and mostly asked for in the order of their rows."""
+    file is read again for it: rejected records are few, and come mostly in the order of their rows."""
     reading = Lock()
-    read: deque[tuple[Batch, RowTexts]] = deque(maxlen=_BATCHES_SHOWN)
+    read: deque[tuple[Batch, RowTexts]] = deque(maxlen=_BATCHES_SHOWN)  # in the order of rows
     batches: Iterator[Batch] = iter(())
 
     def show(row: int) -> str:
         nonlocal batches
-        with reading:  # several threads decode pieces, in about their order, so some batches are kept
+        with reading:  # several threads decode pieces of the file at a time, so the last few batches are kept
             if not read or row < read[0][0].first_row:
                 read.clear()  # the row is before the kept batches: begin the file again
                 batches = table.batches(names, PIECE_ROWS)
             while not read or row >= read[-1][0].first_row + read[-1][0].batch.num_rows:
                 batch = next(batches)
                 read.append((batch, RowTexts(batch.batch)))
-            batch, row_text = next(each for each in reversed(read) if each[0].first_row <= row)
+            batch, row_text = next(entry for entry in reversed(read) if entry[0].first_row <= row)  # it has the row
         return row_text(row - batch.first_row)
 
     return show
@@ -236,11 +236,9 @@ def _record_viewer(table: TableFile, names: Sequence[str]) -> Callable[[int], st
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A span of event time in milliseconds UTC: from `since_ms` on, and before `until_ms`.
-
-    `to_the_end`: all windows that are open at its end close there. `dedup_ms`: for how long event ids are remembered,
-    so that an event that comes again does not count; 0: not at all.
-    """
+    """A period of event time to replay, in milliseconds UTC: from `since_ms` on, and before `until_ms`; and settings of
+    the replay. `to_the_end`: windows that are open at the end of the period close there. `dedup_ms`: for how long event
+    ids are remembered, so that an event that comes again does not count; 0: not at all."""
 
     since_ms: int = TIME_MS_MIN
     until_ms: int = TIME_MS_MAX
@@ -252,7 +250,7 @@ class Period:
         return self.since_ms == TIME_MS_MIN and self.until_ms == TIME_MS_MAX
 
     def cut(self, pieces: Pieces) -> Pieces:
-        """Return the pieces without the events outside of the period."""
+        """Return the pieces (batches of records) without events outside of the period, and with its settings."""
         if not self.cuts_nothing:
             cut = pieces.changed(lambda _, decoded: decoded.between(self.since_ms, self.until_ms))
             pieces = replace(cut, until_ms=self.until_ms)

@@ -106,8 +106,7 @@ def restore(target: Target, folder: Path) -> Restored | None:
 
     Every file is verified. After a damaged or missing file, the checkpoint before is tried. Raises: StateCorruptError
     if no checkpoint is undamaged, with each reason. StoreError if the target cannot be reached, and StateFormatError
-    for a checkpoint of a later build: to go back in time would be wrong in both cases.
-    """
+    for a checkpoint of a later build: to go back in time would be wrong in both cases."""
     assert not folder.exists(), f"{folder} is in the way"
     refused: list[str] = []
     partial = folder.with_name(folder.name + PARTIAL)
@@ -147,17 +146,17 @@ class Checkpoints(Closing):
     ) -> None:  # fmt: skip
         """Begin after `restored`, which the stores were opened from. `work` is a folder on their disk, emptied here.
 
-        A file in the target is copied again unless this process has verified or written it. `on_step` is for tests.
-        """
+        Checkpoints share unchanged files, so a file is copied once; a file in the target that this process has not
+        verified or written itself is copied again. `on_step` is for tests."""
         self._target = target
         self._work = work
         self._retained_count = kept_count
         self._on_step = on_step
         self._hashes = _hashes_of(restored) if restored else {}  # by a file's identity: inode, size, time
         from_target = restored if restored is not None and restored.url == target.url else None
-        self._trusted = {file.sha256 for file in from_target.manifest.files} if from_target else set[str]()
-        self._live = self._listed_manifests(from_target)  # by number of a complete checkpoint, the hashes of its files
-        self._names = set(target.sizes(FOLDER))  # the files in the target
+        self._verified_hashes = {file.sha256 for file in from_target.manifest.files} if from_target else set[str]()
+        self._listed_hashes = self._listed_manifests(from_target)  # by number of a complete checkpoint
+        self._names = set(target.sizes(FOLDER))  # hashes of all files in the target: each is the name of its file
         self._next = max(checkpoint_numbers(target), default=0) + 1
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._hasher = ThreadPoolExecutor(1, "checksums", initializer=_lower_priority)
@@ -228,7 +227,7 @@ class Checkpoints(Closing):
             copied = self._upload(paths, files)
             self._on_step(4)  # write the manifest; 5, 6 remove old files
             self._target.create(_name(number), Manifest(KIND, number, created_ms, parts, files).to_bytes())
-            self._live[number] = {file.sha256 for file in files}
+            self._listed_hashes[number] = {file.sha256 for file in files}
             is_tidy = self._tidied()
             self._on_step(7)
         except StateError:
@@ -255,11 +254,11 @@ class Checkpoints(Closing):
     def _upload(self, paths: Sequence[Path], files: Sequence[StoredFile]) -> dict[str, int]:
         copied: dict[str, int] = {}
         for path, file in zip(paths, files, strict=True):
-            if file.sha256 not in self._trusted:
+            if file.sha256 not in self._verified_hashes:
                 self._on_step(3)
                 self._names.add(file.sha256)
                 self._target.put(path, f"{FOLDER}/{file.sha256}", path.name.endswith(_FOREVER_SAME))
-                self._trusted.add(file.sha256)
+                self._verified_hashes.add(file.sha256)
                 copied[file.sha256] = file.size
         return copied
 
@@ -278,19 +277,19 @@ class Checkpoints(Closing):
         return tuple(files)
 
     def _retire(self) -> None:
-        oldest = sorted(self._live)[-self._retained_count :][0]
+        oldest = sorted(self._listed_hashes)[-self._retained_count :][0]
         for number in [number for number in checkpoint_numbers(self._target) if number < oldest]:
             self._on_step(5)
             self._target.remove(_name(number))
-            self._live.pop(number, None)
+            self._listed_hashes.pop(number, None)
 
     def _collect(self) -> None:
-        named = set[str]().union(*self._live.values())
+        named = set[str]().union(*self._listed_hashes.values())
         for name in sorted(self._names - named):
             self._on_step(6)
             self._target.remove(f"{FOLDER}/{name}")
         self._names &= named
-        self._trusted &= named
+        self._verified_hashes &= named
 
     def _listed_manifests(self, restored: Restored | None) -> dict[int, set[str]]:
         """Map the number of each checkpoint that can be read to the checksums of its files."""

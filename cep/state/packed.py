@@ -122,13 +122,12 @@ def pack(
 ) -> tuple[list[bytes], Int64]:
     """Encode the keyed state as one page (bytes) per part. Return the pages, and when the first run of each expires.
 
-    `row_registers` of a run are numbers of events. Shapes: part int64[K] is the part of each key, in [0, P); times
-    int64[P], ms UTC, TIME_MS_MAX for a part without runs. The bytes of a part without keys are meaningless. Cost:
-    O(state), and less than a microsecond for each part.
-    """
-    order, most = order_of(keyed_state, part, parts_count)
+    `row_registers` marks the registers of a run that hold numbers of events. Shapes: part int64[K] is the part of each
+    key, in [0, P); times int64[P], ms UTC, TIME_MS_MAX for a part without runs. The bytes of a part without keys are
+    meaningless. Cost: O(state), and less than a microsecond for each part."""
+    order, most_rows = order_of(keyed_state, part, parts_count)  # most rows of one kind in a part
     orders = order.keys, order.runs, order.nodes, order.events
-    scratch, cursor = np.empty(most, np.int64), np.empty(parts_count, np.int64)
+    scratch, text_starts = np.empty(most_rows, np.int64), np.empty(parts_count, np.int64)
     texts = [(kind, *text_buffers(column)) for kind, column in _texts(keyed_state, shape)]
     events = _event_table(keyed_state, shape, [offsets for _, offsets, _ in texts[1:]])  # the first texts are the keys
     starts, expiry_ms = np.zeros(parts_count + 1, np.int64), np.empty(parts_count, np.int64)
@@ -137,15 +136,15 @@ def pack(
         texts[0][1], read_only(keyed_state.runs), read_only(keyed_state.run_rule), read_only(keyed_state.run_key),
         row_registers, read_only(keyed_state.nodes), read_only(keyed_state.events.key), events,
     )  # fmt: skip
-    position = 0
-    while True:
-        out = PageOutput(expiry_ms, data, starts, cursor)
-        position = write_pages(shape.head, order, rows, shape.texts, scratch, TIME_MS_MAX, out, position)
-        if position == parts_count:
+    page = 0
+    while True:  # write all pages but leave room for their texts, and go on with the first page that does not fit
+        out = PageOutput(expiry_ms, data, starts, text_starts)
+        page = write_pages(shape.head, order, rows, shape.texts, scratch, TIME_MS_MAX, out, page)
+        if page == parts_count:
             break
-        data = np.concatenate([data[: starts[position]], np.empty(2 * len(data), np.uint8)])  # more room
+        data = np.concatenate([data[: starts[page]], np.empty(2 * len(data), np.uint8)])  # more room
     for kind, offsets, content in texts:
-        write_texts(content, offsets, order.bounds[kind], orders[kind], data, cursor)
+        write_texts(content, offsets, order.bounds[kind], orders[kind], data, text_starts)
     page_array = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), parts_count, [None, pa.py_buffer(starts), pa.py_buffer(data)]
     )
@@ -160,18 +159,19 @@ def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
 
 
 def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
-    """Build the table of retained events, int64[C, E]: key (unset here), type, time; for each field its values, or the
-    lengths of its texts (code "t"); the lengths of ids; for each field, whether it is null."""
+    """Build the table of retained events, int64[C, E]. Its rows: key (unset here); type; time; for each field of
+    `shape.events` (name, code of its type) the values, or the lengths of its texts (code "t"); lengths of ids; for each
+    field 1 where it is null. `offsets`: the bounds of the texts, in the order of `shape.texts`: ids, then fields."""
     events, count = keyed_state.events, len(shape.events)
     table = np.empty((shape.event_width, len(events)), np.int64)
     table[_EVENT_TYPE], table[_EVENT_TIME] = events.event_type, events.time_ms
-    for column_number, ends in zip(shape.texts.tolist(), offsets, strict=True):
-        np.subtract(ends[1:], ends[:-1], out=table[column_number])
-    for column_number, (name, code) in enumerate(shape.events):
+    for row, bounds in zip(shape.texts.tolist(), offsets, strict=True):
+        np.subtract(bounds[1:], bounds[:-1], out=table[row])
+    for field_number, (name, code) in enumerate(shape.events):
         column = events.columns[name]
-        table[_EVENT_FIXED + count + 1 + column_number] = null_flags(column) if column.null_count else 0
+        table[_EVENT_FIXED + count + 1 + field_number] = null_flags(column) if column.null_count else 0
         if code != "t":
-            table[_EVENT_FIXED + column_number] = slot_values(column)
+            table[_EVENT_FIXED + field_number] = slot_values(column)
     return table
 
 
@@ -218,10 +218,10 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> K
     """Decode pages of one shape, with disjoint keys, to one keyed state. Its keys are sorted by page.
 
     `row_registers` bool[rules, registers] marks the registers of a run that hold row numbers of events, in the program
-    that wrote the pages. Raises: StateCorruptError for inconsistent bytes.
-    """
+    that wrote the pages. Raises: StateCorruptError for inconsistent bytes."""
     reader = _Reader(pages)
     keys_count, runs_count, nodes_count, events_count = reader.pages.bounds[:, -1].tolist()
+    # A stored run has two columns more: its rule and its key.
     runs, run_scratch = np.empty((runs_count, shape.width), np.int64), np.empty((runs_count, shape.width + 2), np.int64)
     run_rule, run_key = np.empty(runs_count, np.int32), np.empty(runs_count, np.int32)
     nodes, event_key = np.empty((nodes_count, NODE_WIDTH), np.int64), np.empty(events_count, np.int32)
@@ -232,7 +232,7 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> K
         raise _inconsistent_error()
     keys = reader.texts(row_kinds.KEYS, lengths, None)
     retained = _retained(reader, event_key, events.reshape(shape.event_width, -1), has_values.tolist(), shape)
-    reader.end()
+    reader.check_end()
     return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, retained)
 
 
@@ -244,8 +244,9 @@ def runs_count(pages: Sequence[bytes]) -> int:
 def _retained(
     reader: _Reader, event_key: Int32, table: Int64, has_values: Sequence[int], shape: Shape
 ) -> RetainedEvents:
-    """Build events from the rows of `table`: key in its page (`event_key`: among all), type, time, a row of values for
-    each field, lengths of ids, a row of null flags for each field. `has_values` has for each row if it is not all 0."""
+    """Build events from `table`. Its rows: key within its page (unused: `event_key` counts over all pages); type; time;
+    for each field its values, or the lengths of its texts; lengths of ids; for each field 1 where it is null.
+    `has_values`: 0 for each row of the table that is all 0."""
     count = len(shape.events)
     event_id = reader.texts(row_kinds.EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}
@@ -262,19 +263,18 @@ def _retained(
 
 
 class _Reader:
-    """Reads all pages (the stored bytes of a few keys each) together, column by column: first integers, then texts.
-
-    Raises: StateCorruptError.
-    """
+    """Reads all pages (the stored bytes of a few keys each) together, column by column: first integers, then texts. For
+    each kind of rows (row_kinds: keys, runs, nodes, events), `bounds` has the first row of each page among all rows; a
+    `cursor` for each page is the position to read next. Raises: StateCorruptError."""
 
     def __init__(self, pages: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, pages), np.int64, len(pages))
         ends, bounds = np.cumsum(sizes), np.zeros((row_kinds.COUNTS, len(pages) + 1), np.int64)
         self.pages = PageBytes(np.frombuffer(b"".join(pages), np.uint8), ends, ends - sizes + _HEAD.size, bounds)
-        most = read_bounds(self.pages, np.empty(1, np.int64))
-        if most < 0:
+        most_rows = read_bounds(self.pages, np.empty(1, np.int64))  # of one kind in a page
+        if most_rows < 0:
             raise _inconsistent_error()
-        self.scratch = np.empty(most, np.int64)
+        self.scratch = np.empty(most_rows, np.int64)
 
     def texts(self, row_kind: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
         """Return the next column of texts, one for each row of a kind (KEYS or EVENTS). `lengths` are in bytes."""
@@ -287,7 +287,7 @@ class _Reader:
         valid = None if nulls is None else pa.array(~nulls).buffers()[1]
         return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content), valid)
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         if np.count_nonzero(self.pages.cursor != self.pages.ends):
             raise _inconsistent_error()
 

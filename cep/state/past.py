@@ -72,8 +72,7 @@ def _row(column: pa.Array) -> pa.Array:
 def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
     """Decode the bytes of `encode_sheet` to (description, arrays). Arrays point into `data` if it is not compressed.
 
-    `formats` are the versions that are accepted. Raises: StateFormatError for another one, StateCorruptError.
-    """
+    `formats` are the versions that are accepted. Raises: StateFormatError for another one, StateCorruptError."""
     table = decode_table(data)
     about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))
     if about.get("format") not in formats:
@@ -105,9 +104,9 @@ class StoredPast:
 
 
 def encode_head(histories: store.Histories) -> bytes:
-    """Encode the head of a page (a few keys): pinned events, which can decide a value alone, tallies (running counts
-    and sums), and references to its segments: stored blocks of past events, or of panes (aggregates of time slices).
-    """
+    """Encode the head of a page (a few keys): pinned events, each of which can be the value (of a maximum) itself;
+    tallies (running counts and sums), also by a second key; and references to its segments: stored blocks of past
+    events, or of panes (aggregates of time slices), with the number of events that windows need for 2^code ms."""
     pinned, segments = histories.pinned, histories.segments
     stored_segments = [segment.stored for segment in segments]
     assert all(stored_segments), "segments are written before their head"
@@ -146,10 +145,9 @@ def encode_head(histories: store.Histories) -> bytes:
 
 
 def decode_head(data: bytes, load: Load) -> store.Histories:
-    """Decode the head of a page (a few keys): pinned events, which can decide a value alone, tallies (running counts
-    and sums), and its segments: stored blocks of past events, or of panes (aggregates of time slices). `load` reads a
-    segment when it is needed. Sub-tallies: tallies by a second key. Raises: as decode_sheet.
-    """
+    """Decode the head of a page (a few keys): pinned events, each of which can be the value (of a maximum) itself;
+    tallies (running counts and sums); sub-tallies, by a second key; and its segments: stored blocks of past events, or
+    of panes (aggregates of time slices). `load` reads a segment when it is needed. Raises: as decode_sheet."""
     about, columns = decode_sheet(_HEAD, (HEAD_FORMAT,), data)  # the head's description, and its columns
     lists = {
         name: column.to_pylist() if name == "segment_digest" else np.asarray(column).tolist()
@@ -162,10 +160,10 @@ def decode_head(data: bytes, load: Load) -> store.Histories:
     segments = []
     segment_columns = ("panes", "number", "size", "digest", "first", "last", "span", "most")
     facts_of = zip(spans_by_segment, *(lists[f"segment_{name}"] for name in segment_columns), strict=True)
-    for counts, panes, number, size, digest, first, last, span, most in facts_of:
+    for counts, panes, number, size, digest, first, last, span, busiest in facts_of:  # busiest: most events of a key
         stored = store.StoredSegment(number, size, digest)
         segments.append(
-            store.Segment(first, last, span, counts, most, partial(load, stored), stored, panes_number=panes)
+            store.Segment(first, last, span, counts, busiest, partial(load, stored), stored, panes_number=panes)
         )
     # Pinned events have no span, the time for which windows need them: 0.
     pinned = store.HistoryRows(
@@ -180,8 +178,8 @@ def decode_head(data: bytes, load: Load) -> store.Histories:
         key, sums, *by = (columns[column] for column in _sub_columns(name, count))
         subs[name] = store.SubTallies(np.asarray(key), tuple(by), np.asarray(sums).reshape(-1, store.tally_width(name)))
     identities = {name: frozenset(about[name]) for name in _FACT_NAMES}
-    facts = store.PageFacts(about["clock"], **identities)
-    return store.Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
+    facts, excess_allowed = store.PageFacts(about["clock"], **identities), about["loose"]
+    return store.Histories(columns["keys"], pinned, tuple(segments), excess_allowed, facts, tallies, subs)
 
 
 def encode_segment(block: store.Block) -> bytes:

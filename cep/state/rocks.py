@@ -109,7 +109,7 @@ def _checksum(number: int) -> int:
 _BLOOM_BITS = 10  # of levels but the last: one read in a hundred of a key that is not there touches the disk
 # For a file that compaction writes: written to disk in small parts, so that no commit waits for all of it.
 _WRITTEN_OUT_BYTES = 1 << 20
-_ENTRIES_OF_ANY_SIZE = 0
+_ANY_ENTRY_BYTES = 0  # the cache finds the size of its entries itself
 _INGEST_BYTES = 64 << 20  # of one file that `ingest` writes
 _SNAPSHOT_READ = 1_024  # entries of a snapshot that are read at once
 _FLUSH_WAIT_S, _FLUSH_NAP_S = 60.0, 0.002
@@ -125,8 +125,8 @@ class RocksMemory:
         # A write buffer has half of the limit. When one is full, a store writes to another one, and waits for the disk
         # when two are full. The manager's own way of waiting (allow_stall) can wait for ever.
         self.buffer_bytes = write_buffer_bytes // 2
-        # The LRU cache is divided into shards of a megabyte, too small for a filter together with data blocks.
-        self.cache = rocksdict.Cache.new_hyper_clock_cache(cache_bytes, _ENTRIES_OF_ANY_SIZE)
+        # Not the LRU cache: its parts of a megabyte each are too small for a filter together with data blocks.
+        self.cache = rocksdict.Cache.new_hyper_clock_cache(cache_bytes, _ANY_ENTRY_BYTES)
         self.buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
             write_buffer_bytes, allow_stall=False, cache=self.cache
         )
@@ -303,7 +303,7 @@ class RocksStore(DurableStore):
 
 
 class _RocksSnapshot(StoreSnapshot):
-    """One iterator: it sees the store as it was when it was made. rocksdict's own snapshots let deletions through."""
+    """A view of the store as it was when `cursor` was made. rocksdict's own snapshots would show later deletions."""
 
     def __init__(self, cursor: rocksdict.RdictIter, path: Path) -> None:
         self._cursor: rocksdict.RdictIter | None = cursor
@@ -313,7 +313,7 @@ class _RocksSnapshot(StoreSnapshot):
         begin = keys.begin
         while True:
             assert self._cursor is not None, "the snapshot is closed"
-            # All at once: a second scan moves the same iterator.
+            # Read many at once, and seek again for the next: a second scan moves the same cursor.
             entries = list(islice(_walk(self._cursor, KeyRange(begin, keys.end), self._path), _SNAPSHOT_READ))
             if not entries:
                 return
@@ -355,7 +355,7 @@ def _translated(error: Exception, path: Path, doing: str) -> CepError:
     """Convert RocksDB's error to one of ours. rocksdict raises a bare Exception for all of them."""
     text = str(error)
     is_damaged = text.startswith("Corruption") or "checksum mismatch" in text
-    if is_damaged or (doing == "open" and "No such file" in text):  # a file that others of it name
+    if is_damaged or (doing == "open" and "No such file" in text):  # a file that its other files name is gone
         return StateCorruptError(f"cannot {doing} the store in {path}: {text}; restore the last good checkpoint")
     if "lock" in text.lower() and doing == "open":
         return StoreError(f"cannot open the store in {path}: {text}; another process has it open, stop that one first")

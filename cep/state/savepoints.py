@@ -130,13 +130,13 @@ class Savepoint:
 
 
 def write_savepoint(
-    target: Target, work: Path, parts: Sequence[Part], payload: bytes, created_ms: int, beside: Sequence[Path] = ()
+    target: Target, work: Path, parts: Sequence[Part], payload: bytes, created_ms: int, list_files: Sequence[Path] = ()
 ) -> Manifest:
-    """Write all entries of stores as a savepoint. Together the stores have consecutive key groups.
+    """Write all entries of stores as a savepoint. Each store has a range of key groups; together they have all of them.
 
     `work` is a new local folder; it holds one key group at a time. A store's own entries (STORE_GROUP) are left out.
-    Raises: StoreError if a disk is full, or if the target has a savepoint.
-    """
+    `payload`: the job without its keyed state, for the reader to interpret. `list_files`: entries of the rules' lists.
+    Raises: StoreError if a disk is full, or if the target has a savepoint."""
     stores = sorted(parts, key=lambda part: part.first)
     assert all(a.end == b.first for a, b in pairwise(stores)), "key groups that no store holds, or two"
     if NAME in target.sizes():
@@ -146,7 +146,7 @@ def write_savepoint(
         with ExitStack() as opened:
             snapshots = [opened.enter_context(part.store.snapshot()) for part in stores]
             files = [_put(target, path) for path in _entry_files(work, stores, snapshots)]
-        files += [replace(_put(target, path), name=f"{LISTS_FOLDER}/{path.name}") for path in beside]
+        files += [replace(_put(target, path), name=f"{LISTS_FOLDER}/{path.name}") for path in list_files]
         (work / PAYLOAD).write_bytes(payload)
         files.append(_put(target, work / PAYLOAD))
         stored_parts = tuple(StoredPart(part.name, part.first, part.end) for part in stores)

@@ -31,7 +31,7 @@ _COPY_BYTES = 1 << 20
 # A store that hangs or answers 503 is noticed within half a minute. Its client alone would try for several minutes, and
 # a job tries its checkpoint again every ten seconds.
 _S3_TRY = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 10, "retries": {"max_attempts": 1}}}
-_UPLOAD_S, _UPLOAD_BYTES_S = 20.0, 1 << 20  # of a file: at least, and the rate at which a large one must go
+_UPLOAD_MIN_S, _UPLOAD_BYTES_PER_S = 20.0, 1 << 20  # of a file: at least, and the rate at which a large one must go
 _VARIABLES = {"s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -118,11 +118,12 @@ class Target:
             self._files.rm_file(self._path(name))
 
     def _upload(self, method: str, *arguments: Any, size: int, **options: Any) -> None:
-        """Call a method that uploads `size` bytes. Raises: ConnectionError, as S3 may wait without a limit."""
+        """Call a method that uploads `size` bytes, with a time limit: S3 may wait for ever, and fsspec's synchronous
+        methods lack a limit, so its coroutine (`_` before the name) is called. Raises: ConnectionError."""
         if not isinstance(self._files, AsyncFileSystem):
             getattr(self._files, method)(*arguments, **options)
             return
-        wait_s = _UPLOAD_S + size / _UPLOAD_BYTES_S
+        wait_s = _UPLOAD_MIN_S + size / _UPLOAD_BYTES_PER_S
         upload = getattr(self._files, f"_{method}")
 
         async def within_time() -> None:

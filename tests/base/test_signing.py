@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cep.base.audit import ERASED_LINES, Head, Line, extended, is_audit, texts_of, verify, without_texts
+from cep.base.audit import ERASED_LINES, Head, Line, add_line, is_audit, texts_of, verify, without_texts
 from cep.base.errors import UsageError
 from cep.base.signing import _SMALL_ORDER, is_public_key, is_signed, new_key, read_key
 from tests.rulebook.people import ADA
@@ -118,7 +118,7 @@ def chain_of(count: int) -> tuple[Head, list[bytes]]:
     for number in range(count):
         texts = {"of": f"rule_{number}/snooze/card-{number}", "why": "Ægir asked"}
         facts = {"what": "change", "version": 1, "by": ["Ada", "Bjørn"]}
-        head, line = extended(head, facts, texts, f"salt {number}")
+        head, line = add_line(head, facts, texts, f"salt {number}")
         lines.append(line)
     return head, lines
 
@@ -141,7 +141,7 @@ def test_the_end_is_missed_with_the_head_only() -> None:
     assert problems(lines[:3]) == ()
     assert "the end is missing" in problems(lines[:3], head)[0]
     assert "the end is missing" in problems([], head)[0]
-    other, _ = extended(chain_of(4)[0], {"what": "other"})
+    other, _ = add_line(chain_of(4)[0], {"what": "other"})
     assert problems(lines, other) != ()
 
 
@@ -150,7 +150,7 @@ def test_each_kind_of_tampering_has_a_place() -> None:
     assert "line 4 follows line 2" in problems([*lines[:2], *lines[3:]], head)[0]
     assert "line 3 follows line 1" in problems([lines[0], lines[2], lines[1], *lines[3:]], head)[0]
     assert problems([*lines[:2], lines[2].replace(b"Ada", b"Eve"), *lines[3:]], head)[0].startswith("2:")
-    _, made_up = extended(chain_of(2)[0], {"what": "another"})
+    _, made_up = add_line(chain_of(2)[0], {"what": "another"})
     assert "was replaced" in problems([*lines[:2], made_up, *lines[3:]], head)[0]
 
 
@@ -165,7 +165,7 @@ def test_texts_can_be_erased_and_nothing_else() -> None:
     assert without_texts(bare) == (3, bare)
     erased = [*lines[:2], bare, lines[3]]
     assert "line 3 has lost its texts" in problems(erased)[0]
-    last, line = extended(head, {"what": "erasure", ERASED_LINES: [3]})
+    last, line = add_line(head, {"what": "erasure", ERASED_LINES: [3]})
     assert problems([*erased, line], last) == problems([*lines, line], last) == ()
     assert verify([Line("", one) for one in (*erased, line)]).erased == (3,)
     also = [*erased[:3], without_texts(lines[3])[1], line]
@@ -188,7 +188,7 @@ def test_any_tampering_is_noticed(count: int, data: st.DataObject) -> None:
         case "remove":
             del changed[data.draw(st.integers(0, count - 1))]
         case "insert":
-            other = extended(chain_of(data.draw(st.integers(0, count)))[0], {"what": "inserted"})[1]
+            other = add_line(chain_of(data.draw(st.integers(0, count)))[0], {"what": "inserted"})[1]
             changed.insert(data.draw(st.integers(0, count)), other)
         case "move":
             moved = changed.pop(data.draw(st.integers(0, count - 1)))

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from cep.analysis.backtest import Backtest, Figures, Matches, ratio
-from cep.base.audit import Head, extended, is_audit
+from cep.base.audit import Head, add_line, is_audit
 from cep.base.errors import LinkedPathError
 from cep.base.exits import Exit
 from cep.base.files import replace_file, repository_root
@@ -134,7 +134,7 @@ def made_up(count: int) -> tuple[Head, bytes]:
     """Return a whole chain of other lines, and its head."""
     head, lines = Head(), []
     for _ in range(count):
-        head, line = extended(head, {"what": "first", "signers_version": None}, {"why": "nothing happened"}, "salt")
+        head, line = add_line(head, {"what": "first", "signers_version": None}, {"why": "nothing happened"}, "salt")
         lines.append(line + b"\n")
     return head, b"".join(lines)
 

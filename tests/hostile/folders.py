@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from cep.base.audit import Head, extended, is_letter, without_texts
+from cep.base.audit import Head, add_line, is_letter, without_texts
 from cep.base.errors import CepError
 from cep.cli import audit, erase, shadow, why
 from cep.cli import letters as letters_verb
@@ -154,9 +154,9 @@ def _make_trail(path: Path) -> tuple[Head, list[bytes]]:
     """Write an audit of four lines; the last one says that the texts of the second were erased."""
     head, lines = Head(), []
     for number in range(3):
-        head, line = extended(head, {"what": "change", "of": f"r{number}"}, {"reason": "Ada said so"}, f"salt{number}")
+        head, line = add_line(head, {"what": "change", "of": f"r{number}"}, {"reason": "Ada said so"}, f"salt{number}")
         lines.append(without_texts(line)[1] if number == 1 else line)
-    head, line = extended(head, {"what": "erasure", "lines": [2]})
+    head, line = add_line(head, {"what": "erasure", "lines": [2]})
     lines.append(line)
     path.parent.mkdir()
     path.write_bytes(b"\n".join(lines) + b"\n")

@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cep.base.audit import Head, extended
+from cep.base.audit import Head, add_line
 from cep.base.errors import StateCorruptError, UsageError
 from cep.base.limits import EQUAL_LETTERS_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
@@ -179,7 +179,7 @@ SECRET = "0123456789abcdef"
 
 
 def test_with_and_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    head, _ = extended(Head(), {"what": "change"})
+    head, _ = add_line(Head(), {"what": "change"})
     plain = head_values(head)
     assert (plain, read_head(plain, "here")) == (head.to_json(), head)
     monkeypatch.setenv(KEY, SECRET)

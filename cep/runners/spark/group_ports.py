@@ -58,18 +58,18 @@ class GroupProgress:
     """The progress of a key group (step/step.py) with an index of its stored entries. A page has the state of some keys
     in one key domain (events by one choice of key fields); its id has the numbers of domain and page."""
 
-    rulebook: str = ""  # its digest; empty before the first micro-batch
+    rulebook: str = ""  # digest of the rules; empty before the first micro-batch
     watermark_ms: int = TIME_MS_MIN
     times: PartitionTimes = field(default_factory=dict)  # how far each partition of the source was read.
     deadlines: dict[int, int] = field(default_factory=dict)  # page id → when the first of its runs expires.
     waiting_ms: int | None = None  # the earliest event that waits for the watermark
     seen: dict[int, list[int]] = field(default_factory=dict)  # domain → time buckets with stored ids of earlier events.
     expiry_ms: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories have expired.
-    since_ms: int = TIME_MS_MAX  # of the first event
-    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, if known.
+    since_ms: int = TIME_MS_MAX  # the time of the first event
+    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes, to find them in memory.
     heartbeat_ms: int = TIME_MS_MIN  # of a heartbeat (control record with a time) that does not move the watermark yet.
-    last_event: LastEvent | None = None  # the last matched one in the watermark's millisecond
-    gap_ms: int = TIME_MS_MIN  # events from before may be missing
+    last_event: LastEvent | None = None  # last matched event of the watermark's millisecond: an earlier one is late
+    gap_ms: int = TIME_MS_MIN  # events from before this time may be missing
 
     def to_bytes(self) -> bytes:
         """Encode the values for Spark's state, as a list."""
@@ -95,10 +95,10 @@ class GroupProgress:
 
 
 class GroupPorts:
-    """The access of a micro-batch to the stored state of one key group and level of rules: its Ports and LevelPorts."""
+    """The Ports and LevelPorts (interfaces of a runner to the common matching step) of one key group and level."""
 
     def __init__(self, rules: JobRules, level: int, progress: GroupProgress, stored: GroupParts) -> None:
-        """`level`: of these rules, which may read alerts of lower levels. `progress`, a list of entries, is updated."""
+        """`level`: of the rules to match, which may read alerts of lower levels. `progress` is updated in place."""
         job = rules.job
         self.rules = rules
         self.programs = _PROGRAMS  # the compiled rules, shared by all key groups of this process
@@ -109,7 +109,7 @@ class GroupPorts:
 
     @property
     def parts(self) -> tuple[GroupPorts]:
-        """The parts of a key group that keep arrivals (waiting events and ids) apart: only itself."""
+        """The parts that have waiting events and seen ids of their own: one, which is the key group itself."""
         return (self,)
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
@@ -260,18 +260,18 @@ class _WaitingEvents:
         self._schema = job.schema
         self._progress = progress
         self._stored_events = part
-        self._first_ms = progress.waiting_ms  # of the earliest waiting event, as the micro-batch begins
+        self._earliest_waiting_ms = progress.waiting_ms  # of all domains, as the micro-batch begins
 
     def release(self, domain_number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Keep new events of a key domain (events by one choice of key fields) while earlier ones may still come: until
-        `due_ms` is later. Return the events that are due, or None. Called for every domain, from 0 on. Stored events
-        are read only if the domain has new ones or the time of a stored event has come."""
-        is_due = self._first_ms is not None and self._first_ms < due_ms
+        """Return the events of a key domain (events by one choice of key fields) before `due_ms`, None without any, and
+        store the others. A micro-batch calls this for each domain in turn, from 0 on. Stored events are read only if
+        the domain has `fresh` (new) events, or if a stored event of some domain is due."""
+        is_due = self._earliest_waiting_ms is not None and self._earliest_waiting_ms < due_ms
         if is_due and domain_number == 0:
-            self._progress.waiting_ms = None  # every domain is checked now, and reports its remaining events
+            self._progress.waiting_ms = None  # the call for each domain sets it again, if events remain
         if fresh is None and not is_due:
             return None
-        stored = self._stored_events.get(domain_number) if self._first_ms is not None else None
+        stored = self._stored_events.get(domain_number) if self._earliest_waiting_ms is not None else None
         batches = [conformed(decode_batch(stored), self._schema)] if stored is not None else []
         released, rest = split_due(batches if fresh is None else [*batches, fresh], due_ms)
         if rest:
@@ -285,41 +285,41 @@ class _WaitingEvents:
 
 
 class _SeenIds:
-    """The ids of earlier events of a key group in Spark's state, to find repeats (step/duplicates.py): by key domain
-    and bucket of event time, hashed with a secret of the bucket. `buckets`: the ones that `part` has, by domain."""
+    """The ids of earlier events of a key group, to find repeats (step/duplicates.py), by key domain and time bucket. An
+    id and the content of its event are stored as hashes with a secret of the bucket, which no sender can guess."""
 
-    def __init__(self, buckets: dict[int, list[int]], part: Part) -> None:
-        self._buckets = buckets
-        self._part = part
-        self._new: dict[tuple[int, int], NDArray[np.uint64]] = {}  # secrets of buckets without ids
+    def __init__(self, buckets: dict[int, list[int]], stored: Part) -> None:
+        self._buckets = buckets  # the stored buckets by domain
+        self._stored = stored  # in Spark's state
+        self._new_secrets: dict[tuple[int, int], NDArray[np.uint64]] = {}  # of buckets without stored ids
 
     def secrets(self, domain_number: int, bucket: int, _keys: pa.Array) -> NDArray[np.uint64]:
         secret, _ids = self._read(domain_number, bucket)
         return secret[None]  # one for all keys
 
     def take(self, domain_number: int, bucket: int, ids: NDArray[np.uint64], _keys: pa.Array) -> NDArray[np.uint8]:
-        """Judge ids by the earlier ones, and store new ones."""
-        secret, before = self._read(domain_number, bucket)
-        verdicts = duplicates.judged_by(ids, before)
+        """Compare ids with the earlier ones, and store the new ones. Return NEW, SAME or OTHER (content) for each."""
+        secret, earlier_ids = self._read(domain_number, bucket)
+        verdicts = duplicates.judged_by(ids, earlier_ids)
         added = ids[:, verdicts == NEW]
         if added.shape[1]:
-            self._part.put(domain_number, duplicates.to_bytes(secret, duplicates.merged(before, added)), bucket)
+            self._stored.put(domain_number, duplicates.to_bytes(secret, duplicates.merged(earlier_ids, added)), bucket)
             self._buckets[domain_number] = sorted({*self._buckets.get(domain_number, ()), bucket})
         return verdicts
 
     def forget(self, oldest: int) -> None:
         for domain_number, buckets in self._buckets.items():
             for bucket in [bucket for bucket in buckets if bucket < oldest]:
-                self._part.remove(domain_number, bucket)
+                self._stored.remove(domain_number, bucket)
             self._buckets[domain_number] = [bucket for bucket in buckets if bucket >= oldest]
 
     def _read(self, domain_number: int, bucket: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return the secret and the pairs of a bucket; an empty bucket gets a new secret."""
+        """Return the secret and the hashes (of ids; of contents) of a bucket. An empty bucket gets a new secret."""
         if bucket in self._buckets.get(domain_number, ()):
-            stored = self._part.get(domain_number, bucket)
+            stored = self._stored.get(domain_number, bucket)
             if stored is None:
                 duplicates.refuse_earlier_ids()  # raises: an earlier build kept them in another form
             return duplicates.from_bytes(stored)
-        if (domain_number, bucket) not in self._new:
-            self._new[domain_number, bucket] = duplicates.new_secrets(1)[0]
-        return self._new[domain_number, bucket], np.empty((2, 0), np.uint64)
+        if (domain_number, bucket) not in self._new_secrets:
+            self._new_secrets[domain_number, bucket] = duplicates.new_secrets(1)[0]
+        return self._new_secrets[domain_number, bucket], np.empty((2, 0), np.uint64)

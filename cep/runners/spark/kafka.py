@@ -158,9 +158,9 @@ class Options:
     bytes_per_trigger_max: int | None
     records_per_partition_max: int | None
     tasks_max: int | None
-    plans_late: bool  # end where the topic ended at the plan before: these records precede the plans of other streams
+    plans_late: bool  # read up to the topic's end of one plan earlier: that was before other streams were planned
     paused_partitions: Path | None  # a file with the partitions to skip
-    ends: bool  # with the records that are there now
+    ends: bool  # the query ends once it has read the records that are there at its start
     job: Mapping[str, Any] | None
     form: RecordFormat
 
@@ -278,7 +278,7 @@ class KafkaStreamReader(AdmittedReader):
         super().__init__(ends=options.ends)
         self._options = options
         self._ending: Offsets | None = None
-        self._available: Offsets | None = None
+        self._end_at_start: Offsets | None = None  # of a query that ends there; None: it reads later records, too
         self._latest: Position | None = None
         self._end_of_last_plan: Offsets | None = None  # the end of the topic at the plan before
 
@@ -291,12 +291,12 @@ class KafkaStreamReader(AdmittedReader):
         return ReadAllAvailable() if records_max is None else ReadMaxRows(records_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._available = kafka.latest_offsets(self._options.settings, self._options.topics)
+        self._end_at_start = kafka.latest_offsets(self._options.settings, self._options.topics)
 
     def latest(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch: at most `limit` after `start`, without paused partitions, and not
-        after `_ending`, the end that the options name. A query that reads only the records that exist at its start has
-        asked for their end once (`_available`), and reads up to there."""
+        after `_ending`, the end that the options name. A query that reads only the records that exist at its start ends
+        at `_end_at_start`."""
         options, position = self._options, Position.from_json(start)
         for topic in position.offsets:
             if topic not in options.topics:
@@ -304,13 +304,13 @@ class KafkaStreamReader(AdmittedReader):
                     f"the checkpoint directory has offsets of topic {topic}, which option topic no longer names; "
                     "name it again or start with a new checkpoint directory"
                 )
-        if self._available is None:
+        if self._end_at_start is None:
             latest, ids = kafka.latest_offsets_and_ids(options.settings, options.topics)
         else:
-            latest, ids = self._available, kafka.topic_ids(options.settings, options.topics)
+            latest, ids = self._end_at_start, kafka.topic_ids(options.settings, options.topics)
         refuse_new_topics(position.topic_ids, ids)
         end = latest
-        if options.plans_late and self._available is None:  # these were there before other streams were planned
+        if options.plans_late and self._end_at_start is None:  # up to the end of one plan earlier
             end, self._end_of_last_plan = self._end_of_last_plan or latest, latest
         ranges = ranges_between(position.offsets, end)  # refuses a topic that went backwards before anything is planned
         if options.has_ending:
@@ -332,19 +332,19 @@ class KafkaStreamReader(AdmittedReader):
         return reached(position, end, latest, ids, self._clock_at(position, end)).to_json()
 
     def _clock_at(self, start: Position, end: Offsets) -> BatchClock | None:
-        """Return the clock (see `BatchClock`) of a micro-batch between these offsets; the last one's clock if there is
-        nothing to do, so that its end is equal to its start and Spark plans none."""
+        """Return the clock (time of planning) of a micro-batch from `start` to `end`. If no micro-batch is due, return
+        the last one's clock: its end position then equals its start, and Spark plans none."""
         job, last, now_ms = self._options.job, start.clock, _clock_ms()
         if job is None:
             return None  # a topic of undecoded records has no watermark
         if end != start.offsets:  # it has records
-            return BatchClock(now_ms, moved_ms=now_ms, is_end=end == self._available)
-        if self._available is not None:  # all is read; an empty micro-batch is marked as the end, unless one was
+            return BatchClock(now_ms, moved_ms=now_ms, is_end=end == self._end_at_start)
+        if self._end_at_start is not None:  # all is read: mark one empty micro-batch as the end of the query
             return last if last is None or last.is_end else BatchClock(now_ms, moved_ms=now_ms, is_end=True)
-        # After these times without records, an empty micro-batch moves the watermark with the clock.
-        waits_ms = {job["ahead_ms"] or 0}  # then events that were ahead of the clock count
+        # After these times without records, an empty micro-batch lets the watermark move on with the clock:
+        waits_ms = {job["ahead_ms"] or 0}  # the clock has reached the times of events that were ahead of it
         if sum(map(len, end.values())) > 1:
-            waits_ms.add(job["idle_ms"])  # then a partition without records does not hold the watermark
+            waits_ms.add(job["idle_ms"])  # a partition without records does not delay the watermark any more
         return next_empty_batch(last, now_ms, sorted(waits_ms - {0})) or last
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -375,9 +375,9 @@ def _clock_ms() -> int:
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """Divide the ranges of offsets between two positions among tasks. Each also gets the clock and the partitions that
-    delay the watermark (NOTHING_READ without a clock). A limited number of tasks is reduced if there are few
-    records."""
+    """Divide the ranges of offsets between two positions among tasks. Each task also gets the clock (when this was
+    planned) and the partitions that delay the watermark; NOTHING_READ without a clock. With `tasks_max` there
+    is one task for each `records_per_task` records, up to this number."""
     ranges = ranges_between(start.offsets, end.offsets, options.records_per_partition_max)
     times = NOTHING_READ if end.clock is None else _times(start, end, end.clock)
     tasks = len(ranges)

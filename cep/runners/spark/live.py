@@ -49,8 +49,8 @@ from cep.sources.offsets import is_time, refuse_new_topics
 from cep.step.job import Job
 from cep.step.rules import JobRules, rule_status, rulebook_of
 
-_CLASS = "cep.PlainLocalFiles"
-_SOURCE = """\
+_JAVA_CLASS = "cep.PlainLocalFiles"
+_JAVA_SOURCE = """\
 package cep;
 
 import java.io.IOException;
@@ -83,25 +83,24 @@ public class PlainLocalFiles extends LocalFileSystem {
 
 
 def set_permissions_in_java(spark: SparkSession) -> bool:
-    """Make this process's Java create local files without the program `chmod`. Return True if it does.
-
-    If Spark has no compiler, or refuses this with its Hadoop, and in Java of other machines, files are only slower.
-    """
+    """Replace Hadoop's local file system, which starts the program `chmod` for each new file, by a Java class of ours,
+    which sets the permissions itself. Return False if Spark cannot compile or load the class: files are written as
+    before, only slower, as on other machines of the job."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001 the one way to Java
     assert jvm is not None, "a session has its Java"
     try:
         conf = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
         local = jvm.java.net.URI("file:///")
         file_system = jvm.org.apache.hadoop.fs.FileSystem.get(local, conf)
-        if file_system.getClass().getName() == _CLASS:
+        if file_system.getClass().getName() == _JAVA_CLASS:
             return True
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        compiler.cook(_SOURCE)
+        compiler.cook(_JAVA_SOURCE)
         conf.setClassLoader(compiler.getClassLoader())
-        conf.set("fs.file.impl", _CLASS)
-        file_system.close()  # it leaves Hadoop's register of file systems, no more
-        return bool(jvm.org.apache.hadoop.fs.FileSystem.get(local, conf).getClass().getName() == _CLASS)
+        conf.set("fs.file.impl", _JAVA_CLASS)
+        file_system.close()  # only removes it from Hadoop's list of open file systems
+        return bool(jvm.org.apache.hadoop.fs.FileSystem.get(local, conf).getClass().getName() == _JAVA_CLASS)
     except Py4JError:
         return False
 
@@ -240,7 +239,7 @@ def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, obse
                     break
     except StreamingQueryException as error:
         if output.refused_batch_id is not None:
-            return
+            return  # no fault: the job stops, and its next start does this planned micro-batch
         if isinstance(output.failure, SinkAwayError) and stop.is_set():
             return  # the micro-batch counts as not done: the next start does it again and sends its alerts
         if output.failure is not None:
@@ -276,7 +275,7 @@ def _resumed(source: Source, kind: str, begins: Beginning | None, *, ends: bool)
     if begins is None:
         return source
     if isinstance(source, FolderSource):
-        return replace(source, read=begins.files_read(kind))
+        return replace(source, already_read=begins.files_read(kind))
     starting = begins.starting_offsets(kind, source.topic)
     if starting is None:
         return source
@@ -302,15 +301,16 @@ def _packed_stream(
 
 
 def _paths_stream(spark: SparkSession, source: FolderSource, names: str) -> DataFrame:
-    """Return the stream of the paths of new files, in PART_COLUMN. Spark reads no content, as it is not selected."""
+    """Return the stream of the paths of new files. Spark does not read their content, because it is not selected."""
     if not source.directory.is_dir():
         raise UsageError(f"{source.directory} is no folder; make it first, files may come later")
     reader = spark.readStream.format("binaryFile").schema(_FILE_COLUMNS).option("pathGlobFilter", names)
     if source.files_per_trigger is not None:
         reader = reader.option("maxFilesPerTrigger", source.files_per_trigger)
     rows = reader.load(str(source.directory.resolve()))
-    if source.read:
-        rows = rows.where(~F.col("_metadata.file_name").isin(list(source.read)))
+    if source.already_read:
+        rows = rows.where(~F.col("_metadata.file_name").isin(list(source.already_read)))
+    # A path is a URL here. A plus sign in it stands for itself, and url_decode would make it a blank.
     path = F.url_decode(F.replace(F.regexp_replace("path", "^file:/*", "/"), F.lit("+"), F.lit("%2B")))
     return rows.select(path.alias(PART_COLUMN), WRITTEN_COLUMN)
 

@@ -51,7 +51,7 @@ from cep.runners.patience import Newest, Patience
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, MARKS, REFUSED, STATUS, WATERMARK, by_kind
 from cep.runners.spark.paused_partitions import PausedPartitions
-from cep.runners.spark.sink_queue import SinkQueue, adopt, take_turns
+from cep.runners.spark.sink_queue import SinkQueue, await_deliveries, reassign_alerts
 from cep.sinks.base import DEAD_LETTERS, AlertSink, DeadLetterSink
 from cep.sinks.durable import write_durably
 from cep.step.dead_letters import bounded_equals, event_dead_letters, under_rules
@@ -59,7 +59,7 @@ from cep.step.event_time import times_from_json
 from cep.step.marks import joined_marks, marks_from_bytes
 
 _RETAINED_FILE = "kept.json"
-_ROOM_S = 0.05  # between two looks at sinks that are waited for
+_SINK_POLL_S = 0.05  # between two checks of sinks that are waited for
 _DRAIN_S = 1.0  # for sinks, once a job that is to stop has ended its micro-batch
 
 
@@ -81,25 +81,25 @@ class LiveOutput:
         audit: DeadLetterSink | None = None, patience: Patience | None = None, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Continue the output of a job from its files in `directory`. `sending` makes a context for each delivery."""
-        self._patience = patience or Patience(threading.Event())  # tries a delivery again
+        self._retries = patience or Patience(threading.Event())  # tries a delivery again
         self._directory = directory
         self._audit = audit
         names = tuple(names) or tuple(f"sink {number}" for number in range(len(sinks)))
         self._alert_queues = [
-            SinkQueue(name, sink, encode_alerts, decode_alerts, self._patience, partial(sending, name))
+            SinkQueue(name, sink, encode_alerts, decode_alerts, self._retries, partial(sending, name))
             for name, sink in zip(names, sinks, strict=True)
         ]
         self._line_queue = SinkQueue(
-            DEAD_LETTERS, dead_letter_sink, b"\n".join, bytes.splitlines, self._patience,
+            DEAD_LETTERS, dead_letter_sink, b"\n".join, bytes.splitlines, self._retries,
             lambda _: sending(DEAD_LETTERS, NO_ALERTS),  # it has lines, not alerts
         )  # fmt: skip
-        self.abandoned = adopt(directory, [*names, DEAD_LETTERS])  # counts of alerts that wait for removed sinks
+        self.abandoned = reassign_alerts(directory, [*names, DEAD_LETTERS])  # counts of alerts for removed sinks
         for queue in self._queues:
             queue.open(directory)
         self._report = report
         self.batch_id, self.totals = read_progress(directory)
         self.totals = current_names(self.totals)  # an earlier build had other names
-        self.totals.update(self._patience.counted())  # 0 for each sink that may refuse: an alarm compares with it
+        self.totals.update(self._retries.counted())  # 0 for each sink that may refuse: an alarm compares with it
         begins = read_beginning(directory)  # the state of an earlier job, which this one continues, or None
         self._first_number = 0 if begins is None else begins.first_number  # Spark's batch 0 has this number
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
@@ -117,7 +117,7 @@ class LiveOutput:
 
     def publisher(self, status: StatusTopic) -> Callable[[bytes], None]:
         """Return the function that publishes the status of the rules, from one thread over all starts of the query."""
-        self._status = self._status or Newest(status.name, status.publish, self._patience)
+        self._status = self._status or Newest(status.name, status.publish, self._retries)
         return self._status.offer
 
     def stop(self) -> None:
@@ -167,14 +167,14 @@ class LiveOutput:
         self._wait_for_room()
         for queue in self._alert_queues:
             queue.offer(alerts, batch_id)
-        take_turns(self._alert_queues)
+        await_deliveries(self._alert_queues)
         sent_s = perf_counter()
         # 5. Write the letters.
         if self._audit is not None:
             self._audit.write([line for line in lines if is_audit(line)], batch_id)
         self._line_queue.offer(lines, batch_id)
-        take_turns([self._line_queue])
-        counters.update(self._patience.counted())
+        await_deliveries([self._line_queue])
+        counters.update(self._retries.counted())
         counters.update(self._delivered())
         # 6. The totals.
         if batch_id > self.batch_id:
@@ -203,13 +203,13 @@ class LiveOutput:
 
     def _wait_for_room(self) -> None:
         """Wait while too many alerts wait for a sink, until the job is to stop. Raises: SinkError."""
-        while not self._patience.stop.is_set():
+        while not self._retries.stop.is_set():
             waiting = [size for queue in self._queues for size in queue.sizes.values()]
             count, bytes_count = (sum(size[part] for size in waiting) for part in (0, 1))
             if count <= UNDELIVERED_MAX and bytes_count <= UNDELIVERED_BYTES_MAX:
                 return
             self.check()
-            self._patience.stop.wait(_ROOM_S)
+            self._retries.stop.wait(_SINK_POLL_S)
 
     def check(self) -> None:
         """Raise the error of a sink that waiting does not mend. Raises: SinkError."""
@@ -235,21 +235,20 @@ class LiveOutput:
             for name, sizes in sizes_of.items()
         }
 
-    def drain(self, look: Callable[[], None]) -> None:
-        """Wait until all sinks and the status topic have everything, or only a moment in a job that must stop.
+    def drain(self, report_queues: Callable[[], None]) -> None:
+        """Wait until all sinks and the status topic have everything; a job that must stop waits only _DRAIN_S.
 
-        `look` is called repeatedly in the meantime. Raises: SinkError.
-        """
+        `report_queues` is called again and again in the meantime. Raises: SinkError."""
         deadline_s: float | None = None
         while any(queue.sizes for queue in self._queues) or not (self._status is None or self._status.settle(0.0)):
             self.check()
-            look()
-            if deadline_s is None and self._patience.stop.is_set():
+            report_queues()
+            if deadline_s is None and self._retries.stop.is_set():
                 deadline_s = monotonic() + _DRAIN_S
             if deadline_s is not None and monotonic() >= deadline_s:
                 break
-            self._patience.stop.wait(_ROOM_S) if deadline_s is None else sleep(_ROOM_S)
-        self.totals.update(self._patience.counted() + self._delivered())
+            self._retries.stop.wait(_SINK_POLL_S) if deadline_s is None else sleep(_SINK_POLL_S)
+        self.totals.update(self._retries.counted() + self._delivered())
         write_progress(self._directory, self.batch_id, self.totals, self.undelivered_count)
 
     def close(self) -> None:
@@ -265,7 +264,7 @@ class RetainedRulebooks:
     def __init__(self, directory: Path, first: str | None = None) -> None:
         self._path = directory / _RETAINED_FILE
         self._store = RulebookStore(directory)
-        self._first_digest = first
+        self._starting_digest = first
 
     def note_end(self, digest: str, batch_id: int) -> int:
         """Note that a micro-batch has changed to the rulebook of this digest. From time to time, remove the rulebooks
@@ -275,9 +274,9 @@ class RetainedRulebooks:
         if self._path.exists():
             ledger = self._read()
         earlier = [entry for entry in ledger.get("rulebooks", []) if entry[0] < batch_id]
-        rulebooks = [*earlier, [batch_id, digest]]  # each with the first micro-batch that ended with it
+        rulebooks = [*earlier, [batch_id, digest]]  # (the first micro-batch that ended with a rulebook, its digest)
         oldest_repeatable = batch_id - MICRO_BATCHES_RETAINED
-        is_due = oldest_repeatable >= max(ledger["since"], ledger["swept"])  # the list has all repeatable ones
+        is_due = oldest_repeatable >= max(ledger["since"], ledger["swept"])  # the list goes back far enough
         if is_due:  # a rulebook is needed up to the micro-batch that ended with the next one
             changed_in = [first_batch for first_batch, _ in rulebooks[1:]] + [batch_id]
             rulebooks = [entry for entry, end in zip(rulebooks, changed_in, strict=True) if end > oldest_repeatable]
@@ -285,8 +284,8 @@ class RetainedRulebooks:
         write_durably(self._path, orjson.dumps({**ledger, "rulebooks": rulebooks}))
         if not is_due:  # a repeated micro-batch may need any rulebook, also one from before the list begins
             return 0
-        digests = {entry_digest for _, entry_digest in rulebooks}
-        return self._store.prune(digests | ({self._first_digest} if self._first_digest else set()))
+        digests = {entry_digest for _, entry_digest in rulebooks}  # and the one with which new key groups begin:
+        return self._store.prune(digests | ({self._starting_digest} if self._starting_digest else set()))
 
     def _read(self) -> dict[str, Any]:
         ledger = read_document(self._path)

@@ -78,8 +78,7 @@ def match(
 ) -> DataFrame:
     """Return the alerts of a finite history as a DataFrame, in no order. Nothing runs yet.
 
-    `partitions`: tasks; None: as in a shuffle of the session. Raises: UsageError if rules ask lists in Spark Connect.
-    """
+    `partitions`: tasks; None: as in a shuffle of the session. Raises: UsageError for lists in Spark Connect."""
     spark = events.sparkSession
     tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)
     packed, shipped = pack_history(job, events, mapping), ship(spark, rulebook)
@@ -93,7 +92,8 @@ def match(
         at_the_end = alerts_of(job).join(alerts.select("alert_id"), "alert_id", "left_anti")
         alerts = alerts.unionByName(at_the_end.withColumn(UNCONFIRMED, F.lit(True)))
     if suppresses(rulebook):
-        alerts = alerts.repartition(1).mapInArrow(_suppressor(Policies.of(rulebook)), alert_schema())
+        one_task = alerts.repartition(1)  # alerts of different keys may exclude each other
+        alerts = one_task.mapInArrow(_suppressor(Policies.of(rulebook)), alert_schema())
     return alerts
 
 

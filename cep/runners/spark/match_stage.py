@@ -44,20 +44,20 @@ class MatchStage:
     """One stage of one job, in one task."""
 
     def __init__(
-        self, rules: step_rules.JobRules, level: int, begins: tuple[Path, Beginning] | None,
+        self, rules: step_rules.JobRules, level: int, beginning: tuple[Path, Beginning] | None,
         folder: SharedFolder | None, stored: GroupParts, list_files: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """Prepare the stage of a level (rules that read alerts of lower levels only). `stored` is Spark's state.
 
-        `begins`: the directory and state that the job begins with. `folder` must be one folder for driver and tasks.
-        `list_files`: lists that Spark has copied here. Raises: StoreError if the task has another folder.
-        """
+        `beginning`: checkpoint and state of an earlier job, which this one continues. `folder`: of the rulebooks, for
+        driver and tasks. `list_files`: lists that Spark has copied here. Raises: StoreError if the task has another
+        folder."""
         if folder is not None:
             folder.check()
         self._job = rules.job
         self._level = level
         self._rules = _with_lists(rules, list_files) if list_files else rules
-        self._begins = begins
+        self._beginning = beginning
         self._stored = stored
 
     def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]:
@@ -87,10 +87,11 @@ class MatchStage:
                 yield packing.stage_row(packed)
 
     def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[packing.PackedRow]:
-        """Match one key group with the rules of this level: load its progress, store the new one, yield the results."""
+        """Match one key group with the rules of this level (rules of higher levels read their events, in a later
+        stage): load its progress, store the new progress, yield the results."""
         stored = self._load_progress(group)
-        has_folder = self._rules.store is not None  # rules may change, so each rulebook is stored by its digest
-        rulebook = (step_rules.rulebook_of if has_folder else step_rules.given_rulebook)(self._rules, stored.rulebook)
+        can_change = self._rules.store is not None  # rules that may change are stored, each rulebook by its digest
+        rulebook = (step_rules.rulebook_of if can_change else step_rules.given_rulebook)(self._rules, stored.rulebook)
         progress = Progress(
             rulebook, stored.watermark_ms, stored.times, stored.since_ms, stored.heartbeat_ms, stored.last_event,
             stored.gap_ms,
@@ -98,9 +99,9 @@ class MatchStage:
         ports = GroupPorts(self._rules, self._level, stored, self._stored)
         outcome = step(progress, ports, micro_batch)
         after = outcome.progress
-        digest = after.rulebook.digest if has_folder else step_rules.given_digest(self._rules)
+        digest = after.rulebook.digest if can_change else step_rules.given_digest(self._rules)
         is_changed = digest != stored.rulebook
-        if is_changed and has_folder:
+        if is_changed and can_change:
             step_rules.save_rulebook(self._rules, after.rulebook)
         stored.rulebook = digest
         stored.watermark_ms, stored.times, stored.since_ms = after.watermark_ms, after.times, after.since_ms
@@ -111,10 +112,11 @@ class MatchStage:
             yield from _common_rows(outcome, is_changed=is_changed)
 
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[packing.PackedRow]:
-        """Pack the results of a key group: late events, letters, alerts, events that the next level reads, counters."""
+        """Yield the results of a key group as rows: key group, kind, key domain, order, payload. Events for a later
+        stage have the last two; other kinds have domain 0 and NO_ORDER."""
         if outcome.events_aside:  # late events, and events with a reused id
             yield group, packing.LATE, 0, packing.NO_ORDER, json.dumps(outcome.events_aside).encode()
-        for letter in evicted_dead_letters(outcome.evicted):
+        for letter in evicted_dead_letters(outcome.evicted):  # about runs that a limit has removed
             yield group, packing.DEAD, 0, packing.NO_ORDER, letter
         if outcome.alerts:
             yield group, packing.ALERTS, 0, packing.NO_ORDER, encode_alerts(pa.concat_tables(outcome.alerts))
@@ -128,27 +130,28 @@ class MatchStage:
         data = self._stored.progress.get(0)
         if data is not None:
             return GroupProgress.from_bytes(data)
-        return GroupProgress() if self._begins is None else self._import_beginning(group, *self._begins)
+        return GroupProgress() if self._beginning is None else self._import_beginning(group, *self._beginning)
 
-    def _import_beginning(self, group: int, checkpoint: Path, begins: Beginning) -> GroupProgress:
-        """Put the state that the job begins with (a replay or another job left it in files of the checkpoint) into
-        Spark's state, at the first micro-batch of a key group. Return the progress of the key group."""
-        initial = group_beginning(checkpoint, begins, self._job, self._level, group)
+    def _import_beginning(self, group: int, checkpoint: Path, earlier: Beginning) -> GroupProgress:
+        """Copy the state of an earlier job or replay from files of the checkpoint to Spark's state, at the first
+        micro-batch of a key group. Return the progress of the key group."""
+        initial = group_beginning(checkpoint, earlier, self._job, self._level, group)
         stored, id_buckets = self._stored, dict[int, list[int]]()
         parts = (stored.pages, initial.pages), (stored.past, initial.heads), (stored.waiting, initial.waiting)
-        for part, by_index in parts:  # a head lists the segments of a page's histories
-            for index, data in by_index.items():
+        for part, data_by_index in parts:  # by page; waiting events by domain. A head lists a page's segments.
+            for index, data in data_by_index.items():
                 part.put(index, data)
-        for part, by_number in ((stored.segments, initial.segments), (stored.seen, initial.seen)):
-            for (index, number), data in by_number.items():
+        # Segments by page and their number, hashes of seen ids by domain and time bucket.
+        for part, data_by_pair in ((stored.segments, initial.segments), (stored.seen, initial.seen)):
+            for (index, number), data in data_by_pair.items():
                 part.put(index, data, number)
         for domain, bucket in sorted(initial.seen):
             id_buckets.setdefault(domain, []).append(bucket)
         waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in initial.waiting.values()), default=None)
         return GroupProgress(
-            begins.rulebook, begins.watermark_ms, begins.partition_times(), dict(initial.deadlines), waiting_ms,
-            id_buckets, expiry_ms=dict(initial.expiry_ms), since_ms=begins.since_ms, heartbeat_ms=begins.heartbeat_ms,
-            gap_ms=begins.gap_ms,
+            earlier.rulebook, earlier.watermark_ms, earlier.partition_times(), dict(initial.deadlines), waiting_ms,
+            id_buckets, expiry_ms=dict(initial.expiry_ms), since_ms=earlier.since_ms, heartbeat_ms=earlier.heartbeat_ms,
+            gap_ms=earlier.gap_ms,
         )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ class SuppressStage:
         memory, before = self._remembered(alerts, policies)
         sent = filter_alerts(alerts, policies, memory, watermark_ms)
         counters = dict(sent.counters)
-        lost_count = self._remember(memory, before, watermark_ms)
+        lost_count = self._remember(memory, before, watermark_ms)  # last alerts forgotten early, at the limit
         if lost_count:
             counters["fired_forgotten"] = counters.get("fired_forgotten", 0) + lost_count
         if sent.alerts.num_rows:
@@ -178,7 +178,7 @@ def match_stream(
     """
     job = rules.job
     check_session(events.sparkSession)
-    packed = pack_stream(job, events, mapping)  # a row has the events of one key group as bytes
+    packed = pack_stream(job, events, mapping)  # a row: key group, kind (EVENTS …), bytes
     job_rules, list_files, shared_folder = _rules_of(rules, events.sparkSession)
     if control is not None:
         assert job_rules.store is not None, "asked for with the control records"
@@ -268,7 +268,8 @@ def control_files(whole: DataFrame) -> DataFrame:
 def control_rows(
     records: DataFrame, groups_count: int, store: RulebookStore, read: Callable[[bytes], bytes] = bytes
 ) -> DataFrame:
-    """Save control records in a file of the job's folder; send its `place` to all groups. `read` decodes a payload."""
+    """Save control records (rule changes) in one file, and send its name and clock (`place`) to every key group as a
+    row: the records themselves may be large. `read` decodes the bytes of a record."""
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
     # In one task for all files: Spark divides them among several tasks by size, and the order would be lost.
     records = records.withColumn(CLOCK_COLUMN, batch_clock())
@@ -283,10 +284,8 @@ def _bundler(
     store: RulebookStore, read: Callable[[bytes], bytes]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for mapInArrow that saves the control records (rule changes) of a micro-batch as one file, and
-    yields its place: a line with its name and the clock.
-
-    Every key group needs the records. For a hundred groups they could be gigabytes in the shuffle.
-    """
+    yields only a line with the file's name and the clock. Every key group needs the records: with a hundred groups, the
+    shuffle of the records themselves could be gigabytes. `read` decodes the bytes of a record."""
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records: list[tuple[int, str, bytes]] = []

@@ -86,8 +86,8 @@ def packer(
     job: Job, before: TimesRead = NOTHING_READ, mapping: FieldMapping = PLAIN
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for mapInArrow that packs events, whose fields are columns: one row for all events of a key
-    group. `before`: how far partitions were read before, and the clock, unless there is a CLOCK_COLUMN. A user's frame
-    counts as one partition (_WHOLE); its events lack an order, so their ids decide (BY_ID)."""
+    group. `before`: how far partitions were read before, and the time of reading; a CLOCK_COLUMN has it instead. A
+    user's frame counts as one partition (_WHOLE). Its events lack an order, so their ids decide (BY_ID)."""
 
     def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table, times = pa.Table.from_batches(batches), before

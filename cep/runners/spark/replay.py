@@ -45,10 +45,10 @@ class Tasks:
 def read_and_replay(
     job: Job, rulebook: Rulebook, given: Records | Path, tasks: Tasks, console: Console, ending: Ending | None = None
 ) -> Replayed:
-    """Start Spark, match the events of files, and show the progress on `console`.
+    """Start Spark, match the events of files, and show the progress on `console`. Raises: UsageError, SourceError.
 
-    With an `ending` tasks put the keyed state there, and open windows do not close. Raises: UsageError, SourceError.
-    """
+    `ending`: a folder for the keyed state, from which a live job continues, and the time of the cut. With it, windows
+    that are open at the end do not close."""
     job = job_until(job, ending)
     records = Records.of(given)
     for path in records.paths:
@@ -79,21 +79,22 @@ def replay(
     job: Job, rulebook: Rulebook, events: DataFrame, partitions: int, ending: Ending | None = None,
     mapping: FieldMapping = PLAIN,
 ) -> Replayed:  # fmt: skip
-    """Match all events of `read_events`, in `partitions` tasks for each level of patterns that feed each other."""
+    """Match all events of `read_events`, in `partitions` tasks for each level of rules. `ending`: a folder for state
+    that a live job continues from. The rows of each level are kept until the end, so that no level runs twice."""
     started = time.monotonic()
-    stored: list[DataFrame] = []
+    kept_rows: list[DataFrame] = []
 
-    def store(rows: DataFrame) -> DataFrame:
-        stored.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
+    def keep(rows: DataFrame) -> DataFrame:
+        kept_rows.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
         return rows
 
     packed = events.mapInArrow(part_packer(job, history_times(), mapping), PACKED_SCHEMA)
     shipped = ship(events.sparkSession, rulebook)
     try:
-        matched = match_levels(job, rulebook, shipped, packed, partitions, ending, store)
+        matched = match_levels(job, rulebook, shipped, packed, partitions, ending, keep)
         rows = matched.select("kind", "payload").toArrow()
     finally:
-        for frame in stored:
+        for frame in kept_rows:
             frame.unpersist()
     return _replayed(job, rows, ending, started)
 

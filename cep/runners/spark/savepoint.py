@@ -151,15 +151,15 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
         live_checkpoint.lock_checkpoint(checkpoint),
         tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch,
     ):
-        last_batch_id = ended_batch(checkpoint, "make the savepoint")
+        last_batch_id = ended_batch(checkpoint, "make the savepoint")  # refuses a micro-batch that has not ended
         refuse_waiting(checkpoint)  # alerts for sinks that are away, which a savepoint cannot keep
         memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
-        with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
+        with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:  # thrown away, so no log
             progress = _copy_entries(spark, checkpoint, job, store)
             rulebooks = RulebookStore(checkpoint / live_checkpoint.RULEBOOKS_FOLDER)
             rulebook = rulebooks.get(progress.rulebook, job.schema, job.domains)
             payload = _payload(checkpoint, rulebook, progress, last_batch_id)
-            part = Part(STAGES, store, 0, job.groups_count)
+            part = Part(STAGES, store, 0, job.groups_count)  # all key groups are in one store
             created_ms = int(time.time() * 1_000)
             work, lists = Path(scratch) / "entries", rulebook.lists.files()
             savepoint = write_savepoint(target, work, (part,), payload.to_bytes(), created_ms, lists)
@@ -200,33 +200,33 @@ def _stored_parts(
 
 
 def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
-    """Describe the job in a savepoint, apart from its keyed state. A job that began from the state of an earlier one
-    (`begins`) continues its micro-batch numbers, and its positions of lanes (partitions or folders) that are unread."""
-    begins = read_beginning(checkpoint)
+    """Describe the job in a savepoint, apart from its keyed state. A job that continues an earlier one counts its
+    micro-batches on, and keeps the earlier positions of lanes (partitions or folders) that it has not read itself."""
+    beginning = read_beginning(checkpoint)
     query = checkpoint / live_checkpoint.QUERY_FOLDER
-    before = {} if begins is None else begins.positions
+    earlier_positions = {} if beginning is None else beginning.positions
     names = ("events", "control")  # the sources of the query, as Spark numbers them
     offsets = [_offset(query, number, batch_id) for number in range(len(names))]
     return Payload(
         job=orjson.loads((checkpoint / live_checkpoint.JOB_FILE).read_bytes()),
         rules=orjson.loads((checkpoint / live_checkpoint.RULES_FILE).read_bytes()),
-        base=batch_id + (0 if begins is None else begins.first_number),
+        base=batch_id + (0 if beginning is None else beginning.first_number),  # number of the last micro-batch
         engine={
             "rulebook": rulebook_bytes(rulebook).decode(),
-            "held_memory": last_alerted(checkpoint),  # when rules last fired
+            "held_memory": last_alerted(checkpoint),  # when each rule and key last fired
             "watermark_ms": progress.watermark_ms,
-            "since_ms": progress.since_ms,
-            "gap_ms": progress.gap_ms,
+            "since_ms": progress.since_ms,  # the time of the first event
+            "gap_ms": progress.gap_ms,  # events from before this time may be missing
             "heartbeat_ms": progress.heartbeat_ms,
             "times": times_json({lane_name(partition): time_ms for partition, time_ms in progress.times.items()}),
         },
         positions={
-            name: {**before.get(name, {}), **read_positions(query, number, batch_id)}
+            name: {**earlier_positions.get(name, {}), **read_positions(query, number, batch_id)}
             for number, name in enumerate(names)
         },
         totals=dict(live_checkpoint.read_progress(checkpoint)[1]),
         topic_ids={
-            **({} if begins is None else begins.topic_ids),
+            **({} if beginning is None else beginning.topic_ids),
             **{t: i for offset in offsets if isinstance(offset, Position) for t, i in offset.topic_ids.items()},
         },
     )

@@ -177,11 +177,10 @@ def _safe_path() -> Iterator[None]:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Filter useless lines out of Java's standard error, if Java starts in the block.
-
-    Spark's worker for keyed state prints its input, at every start of a query, past every logger; and workers that plan
-    print a traceback when Java has closed their socket first.
-    """
+    """Filter useless lines out of Java's standard error, if Java starts in the block: it inherits the pipe and keeps it
+    after the block. Spark does not send these lines through a logger: at every start of a query, its worker for keyed
+    state prints its input, and its Python workers that plan a query print a traceback when Java closes their socket
+    first."""
     reading, writing = os.pipe()
     standard_error = os.dup(_STDERR)
     os.dup2(writing, _STDERR)

@@ -29,7 +29,7 @@ FOLDER = "waiting"
 _NAME = "name"
 _DIGEST_CHARS = 16
 _NUMBER_CHARS = 19
-_TURN_S = 1.0  # for a sink that answers; after it the alerts wait in a file, and the micro-batch goes on
+_DELIVERY_WAIT_S = 1.0  # for a sink that answers; after it the alerts wait in a file, and the micro-batch goes on
 
 
 class SinkQueue:
@@ -39,16 +39,16 @@ class SinkQueue:
         self, name: str, sink: AlertSink | DeadLetterSink, to_bytes: Callable[[Any], bytes],
         from_bytes: Callable[[bytes], Any], patience: Patience, sending: Callable[[Any], AbstractContextManager[Any]],
     ) -> None:  # fmt: skip
-        """`to_bytes` and `from_bytes` make and read files of alerts that wait. `sending` surrounds each delivery."""
+        """`to_bytes` and `from_bytes` write and read files of waiting alerts. `sending`: the trace of one delivery."""
         self.name = name
         self._sink, self._to_bytes, self._from_bytes = sink, to_bytes, from_bytes
-        self._patience, self._sending = patience, sending  # patience: tries a delivery again
+        self._retries, self._sending = patience, sending  # retries: repeats a failed delivery
         self._folder = Path()
-        self._sizes: dict[int, tuple[int, int, float]] = {}  # of files, by micro-batch: alerts, bytes, time
-        self._offered: tuple[int, Any] | None = None  # the newest micro-batch (number, content), until it has a file
+        self._sizes: dict[int, tuple[int, int, float]] = {}  # by micro-batch that waits in a file: alerts, bytes, time
+        self._offered: tuple[int, Any] | None = None  # the newest one (number, content), in memory only
         self._changed = threading.Condition()
         self._delivered_count = 0
-        self._newest = -1  # of the micro-batches that this process has delivered
+        self._newest_delivered = -1  # of the micro-batches that this process has delivered
         self._failures = 0
         self.error: SinkError | None = None
         self._is_closed = False
@@ -66,27 +66,26 @@ class SinkQueue:
     def offer(self, content: Any, number: int) -> None:
         """Queue the alerts of a micro-batch for the sink. Raises: SinkError, also for an earlier micro-batch.
 
-        Not queued: empty content, a micro-batch that waits already, or one that this process has delivered.
-        """
+        Not queued: empty content, a micro-batch that waits already, or one that this process has delivered."""
         with self._changed:
             if self.error is not None:
                 raise self.error
-            if not len(content) or number in self._sizes or number <= self._newest:
+            if not len(content) or number in self._sizes or number <= self._newest_delivered:
                 return
-            if self._sizes:  # earlier ones wait in files: this one follows them
+            if self._sizes:  # earlier micro-batches wait in files: this one gets a file, too, to come after them
                 self._store(content, number)
             else:
                 self._offered = (number, content)
             self._changed.notify_all()
 
-    def take_turn(self, deadline_s: float) -> None:
-        """Wait until the sink's thread has delivered the offered alerts. Store them in a file at the deadline, when a
-        try fails, or when the job is to stop; the thread then goes on by itself. Raises: SinkError."""
+    def await_delivery(self, deadline_s: float) -> None:
+        """Wait until the sink's thread has delivered the offered alerts. At the deadline, when a try fails, or when the
+        job is to stop, store them in a file; the thread delivers them later. Raises: SinkError."""
         with self._changed:
             failures_before = self._failures
             while self._offered is not None and self.error is None and self._failures == failures_before:
                 remaining_s = deadline_s - time.monotonic()
-                if remaining_s <= 0 or self._patience.stop.is_set():
+                if remaining_s <= 0 or self._retries.stop.is_set():
                     break
                 self._changed.wait(min(remaining_s, 0.05))
             if self.error is not None:
@@ -127,11 +126,11 @@ class SinkQueue:
             while (item := self._next()) is not None:
                 number, content = item
                 with self._sending(content):
-                    self._patience.keep_trying(self.name, lambda: self._try(content, number))  # noqa: B023 called at once
+                    self._retries.keep_trying(self.name, lambda: self._try(content, number))  # noqa: B023 called at once
                 self._settle(number, len(content))
         except SinkError as error:
             with self._changed:
-                self.error = None if self._patience.stop.is_set() else error
+                self.error = None if self._retries.stop.is_set() else error
                 self._changed.notify_all()
 
     def _try(self, content: Any, number: int) -> None:
@@ -162,15 +161,15 @@ class SinkQueue:
                 (self._folder / f"{number:0{_NUMBER_CHARS}d}").unlink(missing_ok=True)
                 sync(self._folder)  # a file that a power cut brings back would come after later micro-batches
             self._delivered_count += count
-            self._newest = number
+            self._newest_delivered = number
             self._changed.notify_all()
 
 
-def take_turns(queues: Sequence[SinkQueue]) -> None:
-    """Give each sink its turn for what was offered, all at the same time. Raises: SinkError."""
-    deadline_s = time.monotonic() + _TURN_S
+def await_deliveries(queues: Sequence[SinkQueue]) -> None:
+    """Wait until all sinks together have the offered alerts, or files have them. Raises: SinkError."""
+    deadline_s = time.monotonic() + _DELIVERY_WAIT_S
     for queue in queues:
-        queue.take_turn(deadline_s)
+        queue.await_delivery(deadline_s)
 
 
 def digest_of(name: str) -> str:
@@ -178,18 +177,19 @@ def digest_of(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
 
 
-def adopt(directory: Path, names: Sequence[str]) -> dict[str, int]:
-    """Give alerts that wait for sinks not in `names` to new ones in it. If all are old, return the counts by sink."""
+def reassign_alerts(directory: Path, names: Sequence[str]) -> dict[str, int]:
+    """Give the alerts that wait for removed sinks (not in `names`) to each added sink. If no sink was added, they stay:
+    return how many wait, by removed sink."""
     folder = directory / FOLDER
     sink_digests = {digest_of(name) for name in names}
-    gone = [path for path in sorted(folder.glob("*")) if path.name not in sink_digests and _files(path)]
-    new = [name for name in names if not (folder / digest_of(name)).exists()]
-    if not new:
-        counts = [sum(decode_alerts(file.read_bytes()).num_rows for file in _files(path)) for path in gone]
-        names = [(path / _NAME).read_text(encoding="utf-8") for path in gone]
-        return dict(zip(names, counts, strict=True))
-    for path in gone:
-        for name in new:
+    removed_folders = [path for path in sorted(folder.glob("*")) if path.name not in sink_digests and _files(path)]
+    added_names = [name for name in names if not (folder / digest_of(name)).exists()]
+    if not added_names:
+        counts = [sum(decode_alerts(file.read_bytes()).num_rows for file in _files(path)) for path in removed_folders]
+        removed_names = [(path / _NAME).read_text(encoding="utf-8") for path in removed_folders]
+        return dict(zip(removed_names, counts, strict=True))
+    for path in removed_folders:
+        for name in added_names:
             for file in _files(path):
                 write_durably(folder / digest_of(name) / file.name, file.read_bytes())
         shutil.rmtree(path)

@@ -30,7 +30,7 @@ class FolderSource:
 
     directory: Path
     files_per_trigger: int | None = None
-    read: tuple[str, ...] = ()  # names of files that another job has read before
+    already_read: tuple[str, ...] = ()  # names of files that another job has read before
     mapping: FieldMapping = PLAIN
 
 

@@ -75,7 +75,7 @@ def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
 
 def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPast]:
     """Yield the pages of histories (aggregates over past events): the head of each, which lists its segments (stored
-    blocks of events). With a key, yield only the pages of its key group, with these segments."""
+    blocks of events). A key limits the pages to its key group; the segments themselves are read only with a key."""
     for operator in operators(checkpoint):
         heads, segments = (stored_part(spark, checkpoint, name, operator) for name in (PAST, SEGMENTS))
         segments_of: dict[int, dict[int, bytes]] = {}
@@ -85,7 +85,7 @@ def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
                 for row in segments.toLocalIterator():
                     segments_of.setdefault(row.at, {})[row.number] = bytes(row.content)
             for row in heads.toLocalIterator():
-                domain = job.domains[row.at >> PAGE_BITS]  # `at` is the id of a page: its domain's number, its own
+                domain = job.domains[row.at >> PAGE_BITS]  # `at`: the page's id, its upper bits the domain's number
                 yield StoredPast(row.key_group, domain, bytes(row.content), segments_of.get(row.at, {}))
 
 

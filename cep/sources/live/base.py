@@ -38,14 +38,13 @@ Positions = dict[str, int]
 class Chunk:
     """Records of one lane (a partition or a folder), in order: values (large_binary, JSON by default), or a table.
 
-    `table` describes the file of a table; None: each column is a field of events. `bad_lines` are rejected lines of a
-    CSV file, and `unreadable` a rejected file, almost always None. `partition` is the partition's number in its topic.
-    """
+    `table_file`: the file that a table comes from; None: each column is a field of events. `bad_lines`: rejected lines
+    of a CSV file. `unreadable`: a rejected file, if this chunk reports one. `partition`: its number in the topic."""
 
     lane: str
     records: pa.Array | pa.Table
     unreadable: Poison | None = None
-    table: TableFile | None = None
+    table_file: TableFile | None = None
     bad_lines: tuple[Poison, ...] = ()
     partition: int = 0
 
@@ -54,7 +53,7 @@ class Chunk:
 
     @property
     def values(self) -> list[Any]:
-        """Return the records as values of control records. A file that was set aside is one value: its reason."""
+        """Return the records, if they are control records (rule changes). A rejected file is one value: its reason."""
         values: list[Any] = self.records.to_pylist() if isinstance(self.records, pa.Array) else []
         return values if self.unreadable is None else [*values, self.unreadable.reason.encode()]
 
@@ -137,7 +136,8 @@ def decode_chunks(
     mapping: FieldMapping = PLAIN,
 ) -> DecodedChunks:  # fmt: skip
     """Decode the records of one poll, with the event times of each lane (a partition or a folder): all lanes at once,
-    or lane by lane if a record was rejected, or becomes several events (views)."""
+    which is faster, or lane by lane if a record was rejected or becomes several events (views). `in_partition` notes
+    from which partition each event is."""
     value_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     table_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     decoded = DecodedChunks([], {})
@@ -168,10 +168,10 @@ def decode_chunks(
 def _decode_rows(schema: Schema, chunk: Chunk, mapping: FieldMapping) -> Decoded:
     """Decode a table; none of its rows if its form cannot be told."""
     try:
-        file_mapping = mapping if chunk.table is None else chunk.table.mapping(schema, mapping)
+        file_mapping = mapping if chunk.table_file is None else chunk.table_file.mapping(schema, mapping)
     except InputError as error:
-        assert chunk.table is not None
-        return replace(concat_decoded(schema, []), poison=(unreadable_file(chunk.table.path, error),))
+        assert chunk.table_file is not None
+        return replace(concat_decoded(schema, []), poison=(unreadable_file(chunk.table_file.path, error),))
     part = decode_table(schema, chunk.records.combine_chunks(), RowTexts(chunk.records), file_mapping)
     return replace(part, poison=(*part.poison, *chunk.bad_lines))
 

@@ -28,7 +28,7 @@ from cep.sources.json_lines import LineCutter, has_json_lines, json_values, whol
 from cep.sources.live.base import Chunk, Positions, decode_chunks, file_name, unreadable_file
 from cep.sources.tables import TableFile, open_table
 
-LANE = "files"
+FILES_LANE = "files"  # the name of the one lane: files are read one after the other
 _BYTES_A_RECORD = 200
 _RECORDS_AT_ONCE = 65_536
 _LOOK_S = 0.2
@@ -53,12 +53,11 @@ class FilesSource:
         self._follow = follow and path.is_dir()
         self._mapping = mapping
         self._takes_events = takes_events
-        self._done: Positions = {}
-        self._waiting: deque[Path] = deque()
-        self._current: Iterator[tuple[Chunk, int]] | None = None
-        self._name = ""
-        self._looked_s = float("-inf")
-        self._size = 0
+        self._done: Positions = {}  # by name of a file: bytes or rows that were read, or _DONE
+        self._waiting: deque[Path] = deque()  # files to read after the current one
+        self._current: Iterator[tuple[Chunk, int]] | None = None  # the rest of the current file
+        self._current_name = ""
+        self._last_search_s = float("-inf")  # when the folder was last searched for new files
         self.ended = False
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
@@ -71,10 +70,10 @@ class FilesSource:
                 try:
                     chunk, position = next(self._current)
                 except StopIteration:
-                    self._done[self._name] = _DONE
+                    self._done[self._current_name] = _DONE
                     self._current = None
                     continue
-                self._done[self._name] = position
+                self._done[self._current_name] = position
                 return [chunk]
             if not self._follow:
                 self.ended = True
@@ -98,22 +97,22 @@ class FilesSource:
         """Do nothing: there is one lane."""
 
     def behind(self) -> dict[str, bool]:
-        return {LANE: self._current is not None or bool(self._waiting)}
+        return {FILES_LANE: self._current is not None or bool(self._waiting)}
 
     def close(self) -> None:
         self._current = None
 
     def _next_file(self, records_max: int) -> None:
-        if not self._waiting and time.monotonic() - self._looked_s >= _LOOK_S:
+        if not self._waiting and time.monotonic() - self._last_search_s >= _LOOK_S:
             self._look()
         if self._waiting:
             path = self._waiting.popleft()
-            self._name = file_name(path)
-            start = self._done.get(self._name, 0)
+            self._current_name = file_name(path)
+            start = self._done.get(self._current_name, 0)
             self._current = read_file(path, self._path, start, records_max, self._mapping)
 
     def _look(self) -> None:
-        self._looked_s = time.monotonic()
+        self._last_search_s = time.monotonic()
         paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
         readable = [p for p in paths if self._takes_events or FORMATS.get(suffix_of(p)) == "json"]
         fresh = [p for p in readable if self._done.get(file_name(p)) != _DONE]
@@ -141,9 +140,10 @@ def read_file(
         for chunk, end in _chunks(path, folder, start, records_max, mapping):
             yield chunk, end
     except (OSError, pa.ArrowException, UnicodeDecodeError, UnreadableError, InputError) as error:
+        # An error of the system has an errno; without one, the content of the file is at fault.
         if not os.access(path, os.R_OK) or (isinstance(error, OSError) and error.errno is not None):
             raise SourceError(f"{path} cannot be read: {error}; see that the job may read it") from error
-        yield Chunk(LANE, pa.nulls(0, pa.large_binary()), unreadable_file(path, error)), end
+        yield Chunk(FILES_LANE, pa.nulls(0, pa.large_binary()), unreadable_file(path, error)), end
 
 
 def decoded_file(path: Path, schema: Schema, mapping: FieldMapping) -> Iterator[Decoded]:
@@ -182,7 +182,7 @@ def _rows(table: TableFile, start: int, records_max: int, mapping: FieldMapping)
         end = each.first_row + each.batch.num_rows
         if end > start or (each.bad_lines and end >= start):
             share = pa.Table.from_batches([each.batch.slice(max(0, start - each.first_row))])
-            yield Chunk(LANE, share, None, table, each.bad_lines), end
+            yield Chunk(FILES_LANE, share, None, table, each.bad_lines), end
 
 
 def _lines(path: Path, root: Path | None, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
@@ -199,7 +199,7 @@ def _lines(path: Path, root: Path | None, start: int, records_max: int) -> Itera
         cutter = LineCutter(max(start, first))
         file.seek(cutter.position)
         for lines in whole_lines(file, cutter, block_bytes):
-            yield Chunk(LANE, json_values(lines)), cutter.position
+            yield Chunk(FILES_LANE, json_values(lines)), cutter.position
 
 
 def _objects(path: Path, root: Path | None, start: int, block_bytes: int) -> Iterator[tuple[Chunk, int]]:
@@ -210,4 +210,4 @@ def _objects(path: Path, root: Path | None, start: int, block_bytes: int) -> Ite
             values = json_values(lines)
             begin, end = end, end + len(values)
             if end > start:
-                yield Chunk(LANE, values.slice(max(0, start - begin))), end
+                yield Chunk(FILES_LANE, values.slice(max(0, start - begin))), end

@@ -41,7 +41,7 @@ class TopicSource:
         members of the records, which are JSON then. `accepts_gap`: `seek` passes over records that were deleted before
         they were read."""
         self._accepts_gap = accepts_gap
-        self.gaps: dict[str, tuple[int, int]] = {}
+        self.gaps: dict[str, tuple[int, int]] = {}  # by lane: the offsets [first, end) of deleted records
         self._headers = headers
         self._settings = settings
         self._topic = topic
@@ -113,8 +113,8 @@ class TopicSource:
     def seek(self, positions: Mapping[str, int]) -> None:
         """Continue at these next offsets, by lane (`topic[partition]`). Raises: SourceError for a topic that is
         unreadable, was replaced, or has deleted records that were not read (a gap)."""
-        ids = topics.topic_ids(self._settings, [self._topic])  # if it is replaced before the next line, the id tells
-        if not ids:  # brokers without ids, or away: once they are back they are asked again
+        ids = topics.topic_ids(self._settings, [self._topic])  # read first: a topic replaced later has another id
+        if not ids:  # old brokers do not give ids; brokers that are away do, once they answer
             topics.latest_offsets(self._settings, [self._topic])
             ids = topics.topic_ids(self._settings, [self._topic])
         self._check_ids(ids)
@@ -161,8 +161,9 @@ class TopicSource:
         return self._ending is not None and bool(self._next) and len(self._finished) == len(self._next)
 
     def behind(self) -> dict[str, bool]:
-        """Return True for each partition (by lane) with more records: the client has not reported its end, or `look`
-        has seen a later one. If reading has stopped at the source's ending, only records after the ending count."""
+        """Return for each partition, by the name of its lane, True if it has more records: the client has not reported
+        its end, or `look` has seen a later end. In a partition that was read to the source's ending (the offset where
+        reading stops), only records after the ending count."""
         behind: dict[str, bool] = {}
         for partition, offset in self._next.items():
             is_behind = not self._is_at_end[partition]
@@ -170,7 +171,7 @@ class TopicSource:
                 is_behind = self._has_more_after.get(partition, True)
             elif is_behind:
                 ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-                is_behind = ends is None or ends[1] < 0 or ends[1] > offset  # ends: the first offset, and the end
+                is_behind = ends is None or ends[1] < 0 or ends[1] > offset  # ends: first, end (-1: unknown)
             if partition not in self._finished:
                 is_behind = is_behind or offset < self._last_ends.get(partition, 0)
             behind[self._lane(partition)] = is_behind

@@ -32,13 +32,12 @@ def headers_of(mapping: FieldMapping) -> tuple[str, ...]:
 
 
 def with_headers(value: bytes | None, headers: Headers, names: Sequence[str]) -> bytes | None:
-    """Add the headers `names` of a Kafka record to its value, a JSON object, as members. Return another value
-    unchanged.
+    """Add the headers `names` of a Kafka record to its value, a JSON object, as members. Other values stay unchanged.
 
-    The last of several headers with one name counts. Bytes that are not UTF-8 are escaped. Cost: one copy of the value.
-    """
+    The last of several headers with one name counts. Bytes other than UTF-8 are escaped. Cost: a copy of the value."""
     if value is None:
         return None
+    # A registry's frame (zero byte and id of the schema) or blanks may stand before the object.
     begin = _FRAME_BYTES if value[:1] == b"\0" else len(value) - len(value.lstrip())
     if value[begin : begin + 1] != b"{":
         return value

@@ -148,7 +148,7 @@ _FRAME_BYTES = 5  # a zero, and the schema's id in four bytes, big-endian
 _MISSING, _DENIED = 404, (401, 403)
 _OF_THE_REGISTRY = (401, 403, 407, 408, 429)  # among the answers below 500, those that do not concern the schema's id
 _SERVER_ERROR, _SERVER_ERROR_CODE = 500, 50_000
-_WELL_TWICE = 2
+_REACHABLE_TWICE = 2
 _WAITS = {"timeout": 10, "max.retries": 3, "retries.wait.ms": 1_000, "retries.max.wait.ms": 20_000}
 _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
 _SHOWN_BYTES = 1_000
@@ -161,15 +161,15 @@ _TREES = ("google.protobuf.Value", "google.protobuf.ListValue")  # of Struct, wh
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
     """Decode records of one topic into typed columns, and set aside the records that cannot be decoded, such as nulls.
 
-    Shapes: values are binary. Raises: SourceAwayError if the registry does not answer, SourceError if this job may
-    read none of its schemas, UsageError for an unreadable schema file.
-    """
+    A record becomes an event for each view (mapping of fields) of the form. Shapes: values are binary. Raises:
+    SourceAwayError if the registry does not answer, SourceError if this job may read none of its schemas, UsageError
+    for an unreadable schema file."""
     if form.name == "json":
         return decode_json(schema, _without_frames(values) if form.registry else values, form.mapping)
     from confluent_kafka.serialization import MessageField, SerializationContext  # noqa: PLC0415
 
     texts = values.to_pylist()
-    skip_reason = _skip_reasons(form, texts)
+    skip_reason = _skip_reasons(form, texts)  # asks the registry for the schemas of all records
     read = _reader(form)
     context = SerializationContext(topic, MessageField.VALUE)
     rows: list[dict[str, Any]] = []
@@ -180,7 +180,7 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
             try:
                 rows.append(read(value, context))
                 continue
-            except Exception as error:  # noqa: BLE001 deserializers have no common error; the registry was asked above
+            except Exception as error:  # noqa: BLE001 deserializers have no common error; the registry has answered
                 reason = str(error).split("\n")[0] or type(error).__name__
         poison.append(Poison("unreadable", reason, _shown(value)))
     parts = [part for view in form.mapping.views for part in _decoded_columns(schema, view, rows)]
@@ -311,11 +311,9 @@ def _shapes_of(_registry: tuple[tuple[str, str], ...]) -> dict[bytes, Shape]:
 
 def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequence[bytes | None]) -> dict[bytes, str]:
     """Request the schemas of records, and add them to `shapes`. Return the reason for each schema that is unavailable,
-    by the first bytes of its records.
-
-    Raises: SourceAwayError if the registry does not answer; SourceError if it has refused every schema so far for
-    missing rights.
-    """
+    by its frame: the first bytes of its records (a zero and the schema's id). Frequent schemas come first, so that
+    invented ids do not use up the limits. Raises: SourceAwayError if the registry does not answer; SourceError if it
+    has refused every schema so far for missing rights."""
     unknown: dict[bytes, str] = {}
     failing, denied = 0, list[str]()
     framed = (value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0)
@@ -327,7 +325,7 @@ def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequenc
             count = limits.FAILING_SCHEMAS_MAX if failing >= limits.FAILING_SCHEMAS_MAX else limits.UNKNOWN_SCHEMAS_MAX
             unknown[frame] = f"schema {number} is not asked for: {count} others are not to be had from the registry"
             continue
-        answer = _asked(form, number, has_schemas=bool(shapes))
+        answer = _request_schema(form, number, has_schemas=bool(shapes))
         if isinstance(answer, Shape):
             shapes[frame] = answer
             continue
@@ -342,33 +340,32 @@ def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequenc
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """The reason for which a registry gives no schema; `is_failure` if that says nothing of the schema, `is_denied` by
-    its rights."""
+    """The reason for which a registry gives no schema. `is_failure`: the registry's own failure, which says nothing of
+    the schema. `is_denied`: the job lacks the right to read it."""
 
     reason: str
     is_failure: bool = False
     is_denied: bool = False
 
 
-def _asked(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Refused:
+def _request_schema(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Refused:
     """Request a schema from the registry; the client caches it. Raises: SourceAwayError without any answer.
 
-    An invented id may get any error, or no answer. So after a failure the registry gets a harmless request (_is_well).
-    If it answers that twice, the id is at fault; if not, it is unavailable, and the schema is requested as often as the
-    settings allow. A registry that refuses access is unavailable to a job that has had schemas of it (`has_schemas`);
-    for another job the settings are wrong: SourceError.
-    """
-    waits, failures_while_well, reason = _waits(form.registry), 0, ""
+    A sender may have invented the id; the answer is then any error, or missing. After a failure, the registry gets a
+    harmless request (_is_reachable). If it answers that twice, the id is at fault. Otherwise it is unavailable: wait
+    and request the schema again, `max.retries` times. A registry that refuses access is unavailable to a job that
+    has had schemas of it (`has_schemas`); for another job the settings are wrong: SourceError."""
+    waits, failures_while_reachable, reason = _waits(form.registry), 0, ""
     for attempt in range(waits["max.retries"] + 1):
-        while True:
-            answer = _answer(form, number)
+        while True:  # at most twice
+            answer = _request_once(form, number)
             if isinstance(answer, Shape) or not answer.is_failure:
                 return answer
             reason = answer.reason
-            if not _is_well(form.registry):
+            if not _is_reachable(form.registry):
                 break
-            failures_while_well += 1
-            if failures_while_well == _WELL_TWICE:
+            failures_while_reachable += 1
+            if failures_while_reachable == _REACHABLE_TWICE:
                 return answer
         if answer.is_denied:
             raise (SourceAwayError if has_schemas else SourceError)(_unanswered(form, reason))
@@ -377,8 +374,8 @@ def _asked(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Re
     raise SourceAwayError(_unanswered(form, reason))
 
 
-def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
-    """Request a schema once, and convert each failure to the reason of a refusal."""
+def _request_once(form: RecordFormat, number: int) -> Shape | _Refused:
+    """Request a schema once. Return its shape (whether few bytes can become a huge value), or a refusal."""
     import httpx2  # noqa: PLC0415
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
@@ -391,7 +388,8 @@ def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
     except SchemaRegistryError as error:
         if error.http_status_code == _MISSING:
             return _Refused(f"has no schema {number}")
-        return _Refused(f"{failure}: {_short(error)}", _is_failure(error), error.http_status_code in _DENIED)
+        is_denied = error.http_status_code in _DENIED
+        return _Refused(f"{failure}: {_short(error)}", is_failure=_is_failure(error), is_denied=is_denied)
     except httpx2.HTTPError as error:
         return _Refused(f"{failure}: {_short(error)}", is_failure=True)
     except Exception as error:  # noqa: BLE001 the client has no common error for an answer that is not as agreed
@@ -399,18 +397,18 @@ def _answer(form: RecordFormat, number: int) -> Shape | _Refused:
 
 
 def _is_failure(error: SchemaRegistryError) -> bool:
-    """Return True for an answer that says nothing of the schema that was asked for."""
+    """Return True for a failure of the registry itself, which says nothing of the requested schema."""
     status = int(error.http_status_code)
     return status in _OF_THE_REGISTRY or status >= _SERVER_ERROR or (error.error_code or 0) >= _SERVER_ERROR_CODE
 
 
 def answers(registry: tuple[tuple[str, str], ...], wait_s: int) -> bool:
     """Return True if a registry with these settings of a client answers within `wait_s`."""
-    return _is_well((*registry, ("timeout", str(wait_s))))
+    return _is_reachable((*registry, ("timeout", str(wait_s))))
 
 
-def _is_well(registry: tuple[tuple[str, str], ...]) -> bool:
-    """Return True if the registry answers a question in which no sender has a say."""
+def _is_reachable(registry: tuple[tuple[str, str], ...]) -> bool:
+    """Return True if the registry answers a request that does not depend on records."""
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
     try:

@@ -535,7 +535,7 @@ def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(t
     receiver.judge = lambda _: 403
     first.take_table(micro_batch(6), 3)
     assert is_away_again.wait(30)
-    first._patience.stop.set()
+    first._retries.stop.set()
     first.drain(lambda: None)
     first.close()
     receiver.judge = lambda _: 204
@@ -561,7 +561,7 @@ def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path:
 
     first = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Away(tmp_path / "old")], names=("old",))
     first.take_table(micro_batch(0), 0)
-    first._patience.stop.set()
+    first._retries.stop.set()
     first.close()
     second = output("new")
     assert second.abandoned == {}
@@ -570,7 +570,7 @@ def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path:
     assert [alert["alert_id"] for alert in read_alerts(tmp_path / "new")] == ["a0", "a1"]
     third = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Away(tmp_path / "old")], names=("new",))
     third.take_table(micro_batch(2), 1)
-    third._patience.stop.set()
+    third._retries.stop.set()
     third.close()
     (tmp_path / FOLDER / digest_of("other")).mkdir()
     assert output("other").abandoned == {"new": 2}
