@@ -29,10 +29,9 @@ class Outputs:
     def __init__(
         self, program: Program, present_runs: Int64, nodes_before: Int64, events_count: int, keys_count: int = 0
     ) -> None:
-        """Shapes: present_runs int64[n, width] are the open runs; nodes_before int64[m, NODE_WIDTH] are their nodes.
+        """Allocate the arrays of a call: room for the open runs and new ones, and a copy of the nodes (bound events).
 
-        The nodes form the tree of the events that runs have bound. `enlarge` doubles an array that is full.
-        """
+        Shapes: present_runs int64[n, width], nodes_before int64[m, NODE_WIDTH]. `enlarge` doubles a full array."""
         width = program.width
         room = min(max(_ROOM_MIN, _ROWS_PER_EVENT * events_count), _ROOM_MAX)
         nodes = np.empty((len(nodes_before) + room, y.NODE_WIDTH), np.int64)
@@ -46,8 +45,8 @@ class Outputs:
             table_key=table_key(),  # a secret for hashes
         )
         self.scratch = RuleScratch(
-            queue=np.empty(events_count, np.int32),
-            stream_count=np.empty(keys_count, np.int32),
+            queue=np.empty(events_count, np.int32),  # rows of the events that a rule may react to
+            stream_count=np.empty(keys_count, np.int32),  # events of each key so far, for rules that count positions
             picked=np.empty(_WORK_ROWS, np.int64),  # rows of work.runs
             stack=np.empty((_WORK_ROWS, 3), np.int64),
             counters_before=np.empty(y.COUNTERS, np.int64),
@@ -114,12 +113,11 @@ def count_by_rule(program: Program, name: str, counts: Int64, counters: Counter[
 class Overflows:
     """Counts of the numbers that exceeded 64 bits before the matcher ran.
 
-    Shapes: instructions int64[I] of the vector code, entries int64[E] of the index. `past`: by identity of a history.
-    """
+    Shapes: instructions int64[I] of the vector code, entries int64[E] of the index. `by_history`: by its identity."""
 
     instructions: Int64
     entries: Int64
-    past: Mapping[str, int]
+    by_history: Mapping[str, int]
 
 
 def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
@@ -128,11 +126,12 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
     A condition or a history (aggregate of past events) counts for each of its rules, so the sum may exceed the total.
     """
     arrays = overflows.instructions, overflows.entries, of_runs
-    if not (any(map(np.count_nonzero, arrays)) or any(overflows.past.values())):  # almost always
+    if not (any(map(np.count_nonzero, arrays)) or any(overflows.by_history.values())):  # almost always
         return
-    counters["arithmetic_overflows"] += sum(int(each.sum()) for each in arrays) + sum(overflows.past.values())
-    of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
-    if overflows.instructions.any():  # in the code of conditions and of derived columns (expressions of one event)
+    counters["arithmetic_overflows"] += sum(int(each.sum()) for each in arrays) + sum(overflows.by_history.values())
+    of_predicates = np.zeros(program.predicates.count, np.int64)
+    of_derived = [0] * len(program.vector.derived_registers)  # derived columns: expressions of one event
+    if overflows.instructions.any():  # in the code of conditions and of derived columns
         of_evaluated, of_derived = program.vector.sums_by_result(overflows.instructions)
         of_predicates[program.predicates.evaluated] += np.array(of_evaluated, np.int64)
     # An index finds a condition by one of its comparisons, and only the rest of it is computed: overflows by entry.
@@ -141,9 +140,9 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
     for number, rule in enumerate(program.rules):
         counts[number] += of_predicates[sorted(set(_predicates(program, number)))].sum()
         counts[number] += sum(of_derived[column - program.derived_first] for column in set(_derived(program, number)))
-        if overflows.past:
+        if overflows.by_history:
             names = {identity_of(past) for past in histories(rule.deployed.pattern)}
-            counts[number] += sum(overflows.past.get(name, 0) for name in names)
+            counts[number] += sum(overflows.by_history.get(name, 0) for name in names)
     count_by_rule(program, "rule_overflows", counts, counters)
 
 
