@@ -60,7 +60,7 @@ class Matches:
     key: Int32  # index in `keys`
     detected_ms: Int64  # event time of the completing event, or the deadline
     completed: np.ndarray  # bool[M]
-    timed_out: np.ndarray  # bool[M]; also completed: an absence is certain while the run also waited for more
+    timed_out: np.ndarray  # bool[M]; both are True if time completes a match and ends the run's wait for more events
     measures: Int64  # int64[M, X] slots: the values of the measures of matches, then of time-outs
     measures_null: UInt8
     offsets: Int64  # the bound events of match m are offsets[m] to offsets[m + 1] of the next columns, in binding order
@@ -71,8 +71,8 @@ class Matches:
     texts: pa.Array  # the dictionary of text measures
     history_flags: Int64  # FLAG_CUT: a history lacked older events; FLAG_FOLDED: it had only sums of them
     derived_from_ms: Int64  # the time from which histories of its derived events are complete; TIME_MS_MIN: all are
-    origins: pa.Array | None = None  # text[B] as alerts.py writes it, null for source events; None: no derived events
-    order: Int64 | None = None  # int64[B, 3], the order of bound events within a millisecond, for events of this call
+    origins: pa.Array | None = None  # text[B] written by alerts.py; null for a source event. None: no derived events
+    order: Int64 | None = None  # int64[B, 3]: sorts bound events of one millisecond; unset for events of former calls
 
     def __len__(self) -> int:
         return len(self.rule)
@@ -208,11 +208,11 @@ def _advance_rules(
     watermark_ms: int, outputs: Outputs, limits: OutputLimits,
 ) -> bool:  # fmt: skip
     """Advance the runs of each rule over the new events. Return False if there are more matches than the limit."""
+    # The image (compiled rules) is one of this call if rules have texts: their numbers differ from call to call.
     rules = program.tables if prepared.image is program.image else program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(migrated.runs), read_only(migrated.run_key), bounds)
     matcher = matcher_of(program)
-    while True:
-        # It stops when an array of the outputs is full, and goes on from there in the next call.
+    while True:  # the matcher stops when an array of the outputs is full, and goes on from there
         full = matcher(rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs)
         if full == y.NOT_FULL:  # all events are processed
             return len(outputs.matches) <= limits.matches
@@ -278,9 +278,8 @@ def _orders(batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> Int64 |
 def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
     """Return the flags of each match: FLAG_CUT if a history lacks older events, FLAG_FOLDED if it has only their sums.
 
-    A bound event names its incomplete histories (aggregates of past events) in a text (column INCOMPLETE). If it is
-    derived, it also has the flags of the match that it was made of.
-    """
+    A bound event names its incomplete histories (aggregates of past events) in a text (column INCOMPLETE). A derived
+    event, which a rule has made of a match, also has the flags of that match."""
     flags = np.zeros(len(offsets) - 1, np.int64)
     column, derived_column = program.column(INCOMPLETE), program.column(DERIVED_FLAGS)  # -1: no such column
     if derived_column >= 0 and len(rows):
@@ -327,11 +326,10 @@ def _may_repeat(program: Program, finished: Int64) -> bool:
 def _distinct_rows(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
     """Return the rows of `finished` without repeated bindings (the same events bound to the same variables), in order.
 
-    The first match and the first time-out of each binding stay. A row that is a match and a time-out, but repeats an
-    earlier match, becomes a time-out only, and the other way round. This changes `finished`.
-    """
+    The first match and the first time-out of each binding stay. A row can be both. If only its match repeats an earlier
+    one, it becomes a time-out, and the other way round. This changes `finished`."""
     hashes = np.zeros(len(finished), np.uint64)
-    match_hashes(finished, offsets, rows, variables, table_key(), hashes)
+    match_hashes(finished, offsets, rows, variables, table_key(), hashes)  # table_key: a secret seed
     kind = finished[:, y.MATCH_KIND]
     completed, timed_out = _first_of(kind != y.KIND_TIMEOUT, hashes), _first_of(kind != y.KIND_MATCH, hashes)
     kind[completed & ~timed_out] = y.KIND_MATCH
@@ -354,7 +352,7 @@ def _ids(migrated: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows
 
 def _live_runs(program: Program, outputs: Outputs, deferred: Sequence[DeferredEvents], watermark_ms: int,
                counters: Counter[str], evicted: list[EvictedRuns]) -> LiveRuns:  # fmt: skip
-    """Join the open runs of all rules with the deferred events, which several rules share. Consumes the outputs."""
+    """Join the open runs with deferred events (stored once for rules that begin alike). Cuts the `outputs`."""
     run_output = outputs.runs
     runs_count, nodes_count = int(run_output.cursor[y.CURSOR_OUT]), int(run_output.cursor[y.CURSOR_NODES])
     rule_runs = LiveRuns(
@@ -370,7 +368,7 @@ def _live_runs(program: Program, outputs: Outputs, deferred: Sequence[DeferredEv
 
 def _next_state(program: Program, migrated: KeyedState, batch: EventBatch, prepared: PreparedEvents,
           live: LiveRuns) -> KeyedState:  # fmt: skip
-    """Return the new keyed state: live runs, the nodes and events that they can reach, and the keys with runs."""
+    """Return the new keyed state: live runs, the nodes (bound events) and events that they can reach, their keys."""
     rows_count, keys_count = prepared.rows_count, len(prepared.keys)
     remaining = Remaining(
         np.empty(rows_count, np.int64), np.empty(rows_count, np.int32), np.empty(keys_count, np.int64)
@@ -379,10 +377,11 @@ def _next_state(program: Program, migrated: KeyedState, batch: EventBatch, prepa
         np.empty(len(live.nodes), np.int64), np.empty(rows_count, np.int64), np.empty(keys_count, np.int32)
     )
     key_of_row = prepared.columns[y.COLUMN_KEY]
+    # compact drops the nodes in place, and writes the remaining rows and keys and their new numbers.
     nodes_left, rows_left, keys_left = compact(live, program.row_registers, key_of_row, numbers, remaining)
     rows = remaining.rows[:rows_left]
     columns: dict[str, pa.Array] = {}
-    for number, column in program.retained:
+    for number, column in program.retained:  # the columns that are stored with bound events
         values, nulls = prepared.columns[number].take(rows), prepared.nulls[number].take(rows)
         columns[column.name] = column_of_slots(values, nulls, column.type, prepared.texts)
     return KeyedState(

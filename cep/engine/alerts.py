@@ -87,37 +87,36 @@ def write_origins(
 
 
 def list_origins(offsets: Int32, names: pa.Array, inner_origins: pa.Array) -> tuple[pa.Array, int]:
-    """List the source events ("origins") of each alert's derived events, null without them; count dropped ones.
+    """List the origins of each alert, null without them; count dropped ones.
 
-    Alert m has the bound events offsets[m] to offsets[m + 1]. The origins of one are a text with a record for each
-    source event, such as `<record mark>c.t<part mark>t12<part mark>1700`: event t12 with the time 1700 was bound as t
-    in a match whose event was bound as c in the next match ("." is the level mark).
-    """
+    A derived event is made of a match, and its origins are the source events of that match. Alert m has the bound
+    events offsets[m] to offsets[m + 1], with the variables `names`. For each derived one of them, `inner_origins` is a
+    text: for each origin a record mark, its variable, a part mark, its event id, a part mark, and its time (ms)."""
     count = len(offsets) - 1
     derived = np.flatnonzero(np.asarray(pc.is_valid(inner_origins)))
     if not len(derived):
         return pa.nulls(count, ORIGINS), 0
     positions = pa.array(derived)
-    texts = _with_variable_before(names.take(positions), inner_origins.take(positions))
+    texts = _with_variable_before(names.take(positions), inner_origins.take(positions))  # t of c becomes c.t
     records = pc.split_pattern(pc.utf8_slice_codeunits(texts, 1), _RECORD_MARK)  # without the first mark
-    event = derived[np.asarray(pc.list_parent_indices(records))]
-    alert = np.searchsorted(offsets, event, side="right") - 1
-    first_record = np.searchsorted(alert, np.arange(count))  # of each alert
-    stays = np.arange(len(alert)) - first_record[alert] < ORIGINS_MAX
-    dropped = len(alert) - int(np.count_nonzero(stays))
+    event_of_record = derived[np.asarray(pc.list_parent_indices(records))]
+    alert_of_record = np.searchsorted(offsets, event_of_record, side="right") - 1
+    first_record = np.searchsorted(alert_of_record, np.arange(count))  # of each alert
+    stays = np.arange(len(alert_of_record)) - first_record[alert_of_record] < ORIGINS_MAX
+    dropped = len(alert_of_record) - int(np.count_nonzero(stays))
     parts = pc.split_pattern(records.flatten().filter(pa.array(stays)), _PART_MARK).flatten()
-    event, alert = event[stays], alert[stays]
+    event_of_record, alert_of_record = event_of_record[stays], alert_of_record[stays]
     variables, ids, times = (parts.take(pa.array(np.arange(part, len(parts), 3))) for part in range(3))
     for mark, escaped in reversed(_ESCAPED):
         ids = pc.replace_substring(ids, escaped, mark)
     columns: Sequence[pa.Array] = [
-        pa.array((event - offsets[alert]).astype(np.int32)),  # place: the index of the bound event in its alert
+        pa.array((event_of_record - offsets[alert_of_record]).astype(np.int32)),  # place: index in the alert's events
         pc.add(pc.count_substring(variables, _LEVEL_MARK).cast(pa.int32()), pa.scalar(1, pa.int32())),  # level
         variables.cast(pa.string()),
         ids.cast(pa.string()),
         times.cast(pa.int64()).cast(_TIMESTAMP),
     ]
-    ends = np.searchsorted(alert, np.arange(count + 1)).astype(np.int32)
+    ends = np.searchsorted(alert_of_record, np.arange(count + 1)).astype(np.int32)
     values = pa.StructArray.from_arrays(columns, fields=list(ORIGIN))
     return pa.ListArray.from_arrays(pa.array(ends), values, mask=pa.array(ends[1:] == ends[:-1])), dropped
 
@@ -225,7 +224,7 @@ def completed_rows(matches: Matches, number: int) -> Int64:
     return np.flatnonzero((matches.rule == number) & matches.completed)
 
 
-def _retained_windows(deployed: DeployedRule, from_ms: Sequence[int]) -> list[RetainedWindow]:
+def _windows_with_times(deployed: DeployedRule, from_ms: Sequence[int]) -> list[RetainedWindow]:
     """Return the windows of a rule's histories with the time from which events are stored; empty if all are."""
     return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), from_ms, strict=True)] if from_ms else []
 
@@ -234,17 +233,16 @@ def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64
     """Return int64[M]: the time from which the past of each match of one rule is complete, TIME_MS_MIN if all of it is.
 
     The past are its histories (aggregates over past events), derived events (made by other rules), and absent events.
-    `times`: of the first event and the detection. A retained window has the time from which its events are stored.
-    """
+    `times`: of the first event and the detection. `since_ms`: the job has seen all events from then on."""
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
     from_ms: Int64 = matches.derived_from_ms[part.rows]
     if deployed.gaps:  # a producer may have missed derived events that the rule reads
         from_ms = np.maximum(from_ms, gaps_from_ms(deployed.gaps, first_ms, detected_ms, since_ms))
     if deployed.unfolded_ms:  # before the rule was deployed, events were folded (merged into sums) for other rules
         is_folded = matches.history_flags[part.rows] & FLAG_FOLDED != 0
-        unfolded_from_ms = retained_from_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
+        unfolded_from_ms = retained_from_ms(_windows_with_times(deployed, deployed.unfolded_ms), first_ms)
         from_ms[is_folded] = np.maximum(from_ms, unfolded_from_ms)[is_folded]
-    retained = _retained_windows(deployed, deployed.complete_ms[1:])  # [0]: of the key domain, then of each history
+    retained = _windows_with_times(deployed, deployed.complete_ms[1:])  # a time for each history; [0]: the key domain's
     return history_from_ms(part.rule.windows, first_ms, since_ms, retained, from_ms)
 
 

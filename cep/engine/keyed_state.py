@@ -203,14 +203,13 @@ def divide(
 def _sorted_by_part(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
     """Sort the rows of a state by part (a set of keys). References become relative to a part's first row, for `_cut`.
 
-    A run refers to a node of the tree of bound events. A register of a run refers to the row of an event if
-    row_registers[rule, register] is 1. A node refers to other nodes and to the row of an event.
-    """
+    `order` has the new order of the rows, and the position of each row in its part. A run refers to a node (a bound
+    event), and to events by its registers with row_registers[rule, register] 1. A node refers to nodes and an event."""
     run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
     nodes = keyed_state.nodes[order.nodes]  # `runs` and `nodes` are copies: the next call changes them in place
     renumber_pointers(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
-    return KeyedState(
+    return KeyedState(  # without histories: `divide` adds them
         layout=keyed_state.layout,
         keys=keyed_state.keys.take(pa.array(order.keys)),
         runs=runs,
@@ -253,11 +252,10 @@ NO_WEIGHTS = np.empty(0, np.int64)  # each event counts once
 def table_weights(
     program: Program, texts: pa.Array, columns: Int64, nulls: UInt8, ids: tuple[pa.Array, ...], order: Int64
 ) -> Int64:
-    """Return how many more times than once each event counts in the limit of bound events of a key (match/room.py).
+    """Return how much more than 1 each event counts in the limit of bound events of a key, because of its long texts.
 
     This is 1 for each NODE_TEXT_BYTES of its id and stored texts; the result is empty if no event has so many.
-    Shapes: columns and nulls [C, N] have numbers of `texts`; row n has the id order[n] of all ids.
-    """
+    Shapes: columns and nulls [C, N] have numbers of `texts`. Row n has the id order[n] of the joined `ids`."""
     numbers = program.retained_texts
     longest = max(longest_text(text_offsets(part)) for part in ids)
     if numbers:

@@ -41,9 +41,9 @@ from cep.nfa.rule_tables import ROW_KINDS, RegisterKey
 
 @dataclass(frozen=True, slots=True)
 class DeferredRows:
-    """Stored events of a prefix with `length` conditions, by key and row: rows int64[S, W] like runs, keys int32[S]."""
+    """The S stored events of a prefix (first conditions of rules), by key and row: rows int64[S, W] like runs."""
 
-    length: int
+    conditions_count: int
     rows: Int64
     keys: Int32
 
@@ -51,10 +51,9 @@ class DeferredRows:
 def process_deferred(keyed_state: KeyedState, program: Program, rule: int, deferred: DeferredRows) -> KeyedState:
     """Advance a rule's runs over the stored events of a prefix (first conditions) that it no longer shares with others.
 
-    The events were stored once for all rules of the prefix, to be processed later (deferred). A note is a row among the
-    rule's runs, for the last of these events that the rule has processed.
-    The state has its retained events sorted by key; its runs are returned unsorted.
-    """
+    This is needed when rules have changed: the events were stored once for all rules of the prefix, to be processed
+    later (deferred). A note is a row among the runs of a rule. It names the last of these events that the rule has
+    processed. The state has its retained events sorted by key; its runs are returned unsorted."""
     of_rule = keyed_state.run_rule == rule
     last_processed = np.full(len(keyed_state.keys), -1, np.int64)  # by key: the last event of the rule's runs and notes
     last_rows = keyed_state.nodes[keyed_state.runs[of_rule, y.RUN_NODE], y.NODE_ROW]
@@ -64,13 +63,13 @@ def process_deferred(keyed_state: KeyedState, program: Program, rule: int, defer
     open_runs = np.flatnonzero(of_rule & ~keyed_state.is_note)
     open_runs = open_runs[np.argsort(keyed_state.run_key[open_runs], kind="stable")]
     columns, nulls = _retained_columns(keyed_state, program)
-    bitmaps = _bitmaps(keyed_state, program, rule, deferred.length, unprocessed)
+    bitmaps = _bitmaps(keyed_state, program, rule, deferred.conditions_count, unprocessed)
     outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(event_rows))
     runs, run_key = read_only(keyed_state.runs[open_runs]), read_only(keyed_state.run_key[open_runs])
     open_runs_of_rule = AllRuns(runs, run_key, np.array([0, len(runs)]))
-    program_of_rule = _program_of_rule(program, rule, deferred.length)
+    program_of_rule = _program_of_rule(program, rule, deferred.conditions_count)
     table = Events(columns, nulls, bitmaps, 0, retained_weights(program, keyed_state.events))
-    nothing_shared = NO_STARTS._replace(bounds=np.zeros(len(program.shared) + 1, np.int64))
+    nothing_shared = NO_STARTS._replace(bounds=np.zeros(len(program.shared) + 1, np.int64))  # no events of any prefix
     while True:
         full = advance_plain_rules(
             program_of_rule, table, open_runs_of_rule, nothing_shared, -y.FOREVER,  # at a time when no run expires
@@ -155,17 +154,16 @@ def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Pr
 
 
 def _changed_registers(layout: Layout, program: Program) -> dict[int, Registers]:
-    """Find the rules of a state stored by 0.2.0 whose registers this build numbers differently.
+    """Find the rules of a state stored by 0.2.0 whose registers (counts and sums of runs) have other numbers now.
 
-    Return the registers in both builds by the rule's number in the layout, cached for all parts of the state.
-    """
+    Return the registers in both builds by the rule's number in the layout, cached for all parts of the state."""
     programs = layout.fingerprint, program.fingerprint
     if programs in _CHANGES:
         return _CHANGES[programs]
-    slots = program.rules.numbers_by_identity
+    current_numbers = program.rules.numbers_by_identity
     changes = {}
     for number, (identity, _, _) in enumerate(layout.rules):
-        rule = program.rules[slots[identity]] if identity in slots else None
+        rule = program.rules[current_numbers[identity]] if identity in current_numbers else None
         registers = None if rule is None else changed_registers(rule.deployed.pattern, program.schema)
         if registers is not None:
             changes[number] = registers
@@ -190,21 +188,21 @@ def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> In
         return whole >> _HALF_BITS if kind == "high" else whole & ((1 << _HALF_BITS) - 1)  # its low bits
     if kind == "rest":
         return np.zeros_like(earlier["sum", variable, argument])  # 0.2.0 did not keep the error
-    counts = earlier["present", variable, argument].astype(np.longdouble)
+    counts = earlier["present", variable, argument].astype(np.longdouble)  # of the values that are not null
     total, sum_of_squares = (
         np.ascontiguousarray(earlier[part, variable, as_float(argument)]).view(np.float64).astype(np.longdouble)
-        for part in ("sum", "squares")
+        for part in ("sum", "squares")  # 0.2.0 kept both as floats
     )
     unit = 10**argument.type.scale  # this build counts decimals in their smallest unit
     with np.errstate(all="ignore"):  # floats may be infinite
         mean = total * unit / np.maximum(counts, 1)
         if argument.type.is_float:
-            center, slots = mean, _float_bits(mean)
+            center, stored_center = mean, _float_bits(mean)
         else:
             center = np.rint(mean)
-            slots = center.astype(np.int64)
+            stored_center = center.astype(np.int64)
         if kind == "base":
-            return slots
+            return stored_center
         center = center.astype(np.float64).astype(np.longdouble)  # the base has the digits of a float64
         offsets = total * unit - counts * center
         if kind == "offset":
@@ -222,13 +220,12 @@ def _float_bits(numbers: np.ndarray) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """The new numbers of rules and of NFA states: -1 and 0 for removed ones.
+    """The new numbers of rules (-1 for removed ones) and of NFA states (0 for removed ones), by their previous numbers.
 
     `leaving` are (previous number of a shared prefix, number of a rule that no longer shares it). `joining` are (number
-    of a continued shared prefix, number of a rule with runs of its own that shares it now).
-    """
+    of a continued shared prefix, number of a rule with runs of its own that shares it now)."""
 
-    slots: Int32
+    rule_numbers: Int32
     nfa_states: Int64
     leaving: tuple[tuple[int, int], ...]
     joining: tuple[tuple[int, int], ...]
@@ -286,10 +283,9 @@ def _moves(before: Layout, program: Program) -> _Moves:
 def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     """Convert a keyed state to another program. Return it, and the number of runs whose rule no longer exists.
 
-    Rules with common first conditions (a prefix) store their events once. A rule that leaves them processes the stored
-    events now; a rule that joins them gets a note that it has processed these events on its own.
-    Columns that the program newly retains are null in earlier events: no run of an older rule reads them.
-    """
+    Rules with common first conditions (a prefix) store their events once, and process them later. A rule that leaves
+    them processes the stored events now. A rule that joins them gets a note (a row among its runs): it has done so.
+    Columns that the program newly retains are null in earlier events: no run of an older rule reads them."""
     if keyed_state.layout.is_earlier:
         keyed_state = with_current_registers(keyed_state, program)
     elif keyed_state.layout.fingerprint == program.fingerprint:
@@ -304,18 +300,18 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
         migrated = _add_notes(migrated, program, prefix, rule)
     order = np.lexsort((np.arange(len(migrated)), ~migrated.is_note, migrated.run_key, migrated.run_rule))
     runs, run_rule, run_key = migrated.runs[order], migrated.run_rule[order], migrated.run_key[order]
-    is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
+    is_lost = (moves.rule_numbers[keyed_state.run_rule] < 0) & keyed_state.is_run
     is_lost &= ~np.isin(keyed_state.run_rule, [prefix for prefix, _ in moves.leaving])  # its rules got the events
     return replace(migrated, runs=runs, run_rule=run_rule, run_key=run_key), int(is_lost.sum())
 
 
 def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> KeyedState:
-    """Renumber the runs of rules that the program has, and drop the runs of other rules."""
-    run_rule = moves.slots[keyed_state.run_rule]
-    stays = run_rule >= 0
+    """Renumber the rules and NFA states of runs for another program; drop the runs of rules that it does not have."""
+    run_rule = moves.rule_numbers[keyed_state.run_rule]
+    stays = run_rule >= 0  # -1: the program does not have the rule
     runs = np.zeros((int(stays.sum()), program.width), np.int64)
-    shared = min(program.width, keyed_state.runs.shape[1])
-    runs[:, :shared] = keyed_state.runs[stays, :shared]
+    common_width = min(program.width, keyed_state.runs.shape[1])  # the rest are registers that no common rule has
+    runs[:, :common_width] = keyed_state.runs[stays, :common_width]
     runs[:, y.RUN_STATE] = moves.nfa_states[runs[:, y.RUN_STATE]]
     nodes = keyed_state.nodes.copy()
     has_event = nodes[:, y.NODE_ROW] >= 0  # the others join two nodes, without an NFA state
@@ -360,8 +356,8 @@ def _add_notes(keyed_state: KeyedState, program: Program, prefix: int, rule: int
     """Note for each key that a rule has processed all stored events of a prefix, which it now shares with other rules.
 
     The events of a prefix (first conditions) are rows among the runs, under the rule number `prefix`. Without a note
-    the rule would process them again. A note is a row like a run in the rule's first state, at the last of them.
-    """
+    the rule would process them again. A note looks like a run in the rule's first state that begins with the last of
+    them: the matcher goes on after it."""
     of_prefix = np.flatnonzero(keyed_state.run_rule == prefix)
     last = of_prefix[np.flatnonzero(np.diff(keyed_state.run_key[of_prefix], append=-1))]  # sorted by key and row
     rows, sharing = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
@@ -388,11 +384,11 @@ def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int)
     moved = new.first_state - old.first_state
     runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
     runs[is_moved, y.RUN_STATE] += moved
-    is_given = nodes[:, y.NODE_ROW] >= 0
-    is_given &= (nodes[:, y.NODE_STATE] >= old.first_state) & (
+    is_of_giver = nodes[:, y.NODE_ROW] >= 0  # the others join two nodes, without an NFA state
+    is_of_giver &= (nodes[:, y.NODE_STATE] >= old.first_state) & (
         nodes[:, y.NODE_STATE] < old.first_state + old.states_count
     )
-    nodes[is_given, y.NODE_STATE] += moved
+    nodes[is_of_giver, y.NODE_STATE] += moved
     run_rule = np.where(is_moved, np.int32(taker), keyed_state.run_rule)
     order = np.lexsort((np.arange(len(runs)), keyed_state.run_key, run_rule))
     return replace(

@@ -53,11 +53,10 @@ def produced_events(
 
 
 def _make_events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
-    """Make an event of each match: with its measures as fields, and its alert's flags of incomplete histories.
+    """Make a derived event of each match: with its measures as fields, and its alert's flags of incomplete histories.
 
-    Its id is "<id of the source event that completed the match>~<id of the alert>". A history (aggregate of past
-    events) may lack events (cut), have only sums of them (folded), or be complete only from a time on.
-    """
+    Its id is "<id of the event from outside that completed the match>~<id of the alert>". A history (aggregate of past
+    events) may lack events (cut), have only sums of them (folded), or be complete only from a time on."""
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"

@@ -49,10 +49,10 @@ def history_from_ms(
 ) -> Int64:
     """Return for each match the time from which its past is complete, int64[M]: TIME_MS_MIN if nothing is missing.
 
-    It is the latest of three times. `since_ms`: the job has seen all events from then on; it counts if a window, or the
-    match itself, begins before. `retained`: the windows of a rule that was added later, with the time from which their
-    events are stored. derived_from_ms int64[M]: the past of the match's derived events (made by other rules) is
-    complete from then on. first_ms int64[M] is the time of the first event of each match.
+    first_ms int64[M] is the time of the first event of each match. The result is the latest of three times:
+    - since_ms, from which on the job has seen all events, if one of the `windows` or the match begins before it
+    - for each of the `retained` windows that begins before it, the time from which its events are stored
+    - derived_from_ms, int64[M]: the past of the match's derived events (made by other rules) is complete from then on
     """
     from_ms = np.full(len(first_ms), TIME_MS_MIN, np.int64) if derived_from_ms is None else derived_from_ms.copy()
     if since_ms > TIME_MS_MIN:

@@ -31,20 +31,19 @@ EvictedRuns = tuple[int, int, int]  # the number of a rule, the number of a key,
 
 @dataclass(frozen=True, slots=True)
 class DeferredEvents:
-    """The S events of a prefix (first conditions of several rules), by key and row of the event table.
+    """The S events that fulfil conditions of a prefix (first conditions that several rules share), by key and row.
 
-    They are deferred: stored once for all rules, which process them when an event arrives that may take their runs
-    further. An event of the first condition is a start: it can begin a run.
-    """
+    They are deferred: stored once, instead of in runs of each rule. A rule processes them when an event of one of its
+    other conditions arrives. An event of the first condition is a start: it can begin a run."""
 
     keys: Int32
     rows: Int64
     masks: Int64  # a bit for each condition of the prefix that holds for the event; bit 0 marks a start
-    starts_so_far: Int64  # the number of starts up to and including the event
-    distinct_masks: Int64
+    starts_so_far: Int64  # the number of starts up to and including the event, for the limit on runs of a key.
+    distinct_masks: Int64  # each mask once.
     mask_index: Int64  # the index of the event's mask in distinct_masks
     expiry: Int64  # the time (ms) from which no run needs the event
-    new_starts_count: int  # starts of this call
+    new_starts_count: int  # starts among the events of this call's batch
     weights_so_far: Int64  # as starts_so_far, but long texts count as more events; empty if each event counts once
 
 
@@ -57,11 +56,11 @@ NO_STARTS = SharedStarts(
 def join_deferred(program: Program, events_of_prefixes: Sequence[DeferredEvents]) -> SharedStarts:
     """Join the deferred events of all prefixes (first conditions that rules share) to one table for the kernels.
 
-    Its bits have a row for each condition, and a column for each distinct mask (the conditions that hold for an event).
-    """
+    They are stored once until rules need them. The table's bits have a row for each condition, and a column for each
+    distinct mask (the conditions that hold for an event)."""
     if not events_of_prefixes:
         return NO_STARTS
-    columns_first = np.cumsum([0, *(len(deferred.distinct_masks) for deferred in events_of_prefixes)])
+    columns_first = np.cumsum([0, *(len(deferred.distinct_masks) for deferred in events_of_prefixes)])  # and the end
     bits = np.zeros((max(program.predicates.count, 1), int(columns_first[-1]) // 64 + 1), np.uint64)
     for shared, deferred, first in zip(program.shared, events_of_prefixes, columns_first, strict=False):
         index = first + np.arange(len(deferred.distinct_masks))
@@ -80,16 +79,15 @@ def join_deferred(program: Program, events_of_prefixes: Sequence[DeferredEvents]
 def find_deferred(
     shared: SharedStart, prepared: PreparedEvents, keyed_state: KeyedState, bounds: Int64
 ) -> DeferredEvents:
-    """Find the events of a prefix (first conditions of rules) to defer: to store once until rules must process them.
+    """Find the events of a prefix (first conditions that several rules share) to defer.
 
-    These are the stored ones, and new ones that a run may take. The mask of an event has a bit for each condition that
-    holds; bit 0 marks a start, which can begin a run.
-    Shapes: the rows of rule or prefix number n are keyed_state.runs[bounds[n] : bounds[n + 1]].
-    """
+    They are stored once, instead of in runs of each rule, until other conditions need them. Earlier ones are stored as
+    rows among the runs: rule or prefix number n has the rows keyed_state.runs[bounds[n] : bounds[n + 1]]. New ones are
+    deferred if a run may take them. In the mask of an event, bit 0 marks a start, which can begin a run."""
     new = queue_of(prepared, shared.predicates).astype(np.int64)
     time_ms = prepared.columns[y.COLUMN_TIME, new]
     new = new[(time_ms >= shared.from_ms) & (time_ms < shared.until_ms)]
-    stored = keyed_state.runs[bounds[shared.slot] : bounds[shared.slot + 1]]
+    stored = keyed_state.runs[bounds[shared.rule_number] : bounds[shared.rule_number + 1]]
     rows = np.concatenate([stored[:, y.RUN_START_ROW], new])
     order = np.lexsort((rows, prepared.columns[y.COLUMN_KEY, rows])) if len(stored) else np.arange(len(rows))
     rows = rows[order]
@@ -118,11 +116,10 @@ def find_deferred(
 
 
 def _choose_deferred(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
-    """Choose the events to defer: to store once, until the rules need them. `is_taken`: a run may take the event.
+    """Choose the events of a prefix (first conditions that rules share) to defer: to store once, until rules need them.
 
-    All taken events are deferred, except new large ones (with long texts) that begin no run. They count as several at
-    the limits of a rule, so each rule processes them at once: a bitmap marks them. Bit 0 of `masks` marks starts.
-    """
+    All events that a run may take (`is_taken`) are deferred, except new large ones (with long texts) that begin no run.
+    Such an event counts as several at each rule's own limits, so the rules process it at once: a bitmap marks it."""
     if not len(prepared.weights):  # no event has long texts
         return is_taken
     is_start, is_large, is_new = masks & 1 != 0, prepared.weights[rows] > 0, rows >= prepared.first_row
@@ -151,11 +148,10 @@ def _fill_expiry(
     shared: SharedStart, prepared: PreparedEvents, keyed_state: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
     masks: Int64, expiry: Int64,
 ) -> None:  # fmt: skip
-    """Fill `expiry` of the new events of a prefix (first conditions of rules): the time until which a run needs them.
+    """Fill in until when runs need the new events of a prefix: the first conditions, which several rules share.
 
-    It stays NOT_TAKEN if no run waits for the event. The waiting runs are the ones that events of the prefix begin, and
-    open runs of single rules (for events after their last). `masks` have a bit for each condition that holds.
-    """
+    `expiry` stays NOT_TAKEN for an event that no run can take. A run can begin with an earlier event of the prefix, or
+    is an open run of one rule; that takes events after its last one. `masks`: a bit for each condition that holds."""
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
     runs = keyed_state.runs[join_ranges(first, counts)]
     run_keys = keyed_state.run_key[join_ranges(first, counts)]
@@ -179,7 +175,7 @@ def write_deferred(
     A key keeps its newest RUNS_PER_KEY_MAX starts (events that can begin a run), and none before a dropped one. With
     long texts it keeps fewer: they count as at most NODES_PER_KEY_MAX bound events.
     """
-    runs, keys, slots = [], [], []
+    runs, keys, rule_numbers = [], [], []
     for shared, deferred in zip(program.shared, events_of_prefixes, strict=True):
         is_start = deferred.masks & 1  # 1 for an event of the first condition
         is_open = np.flatnonzero(deferred.expiry > watermark_ms)
@@ -207,8 +203,8 @@ def write_deferred(
             rows[:, y.RUN_ORDINAL] = deferred.masks[live]
         runs.append(rows)
         keys.append(deferred.keys[live])
-        slots.append(np.full(len(live), shared.slot, np.int32))
+        rule_numbers.append(np.full(len(live), shared.rule_number, np.int32))
     every = np.concatenate(runs)
     every[:, y.RUN_NODE] = nodes_before + np.arange(len(every))
     nodes = np.column_stack([every[:, y.RUN_START_ROW], every[:, y.RUN_STATE], np.full(len(every), -1)])
-    return LiveRuns(every, np.concatenate(slots), np.concatenate(keys), nodes)
+    return LiveRuns(every, np.concatenate(rule_numbers), np.concatenate(keys), nodes)

@@ -43,11 +43,11 @@ class PreparedEvents:
     event_of: Int64  # the event of each row: retained events, followed by the batch.
     texts: pa.Array  # the dictionary of all text columns
     overflows: Overflows  # numbers that exceeded 64 bits.
-    folded: int  # values of histories that read folded events (merged into sums)
+    folded: int  # values of histories (aggregates of past events) that read folded events (merged into sums)
     cut: int  # values of histories that may lack events
     dropped: int  # events that histories do not remember because of their limits.
     histories: Histories  # after the new events
-    weights: Int64  # how many more times than once each row counts in limits, for long texts; empty if none does
+    weights: Int64  # how much more than 1 each row counts in limits, because of long texts; empty if each counts 1
 
     @property
     def events(self) -> Events:
@@ -142,20 +142,20 @@ def _fill_fields(
 
 
 def _evaluate(
-    program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8, past: Mapping[str, int]
+    program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8, history_overflows: Mapping[str, int]
 ) -> tuple[UInt64, Overflows]:  # fmt: skip
-    """Evaluate conditions on the new rows, and fill derived columns (expressions of one event).
+    """Evaluate the conditions of single events for the new rows, and fill derived columns (expressions of one event).
 
-    `past` has the overflows by history (aggregate of past events).
-    """
+    Code computes some conditions; an index finds the others by constants. `history_overflows`: counts by history."""
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
-    words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
+    words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)  # of 64 rows; code runs on whole blocks of rows
     # Bitmaps of conditions; then one for each prefix (first conditions that rules share), which starts.py fills.
     bitmaps = np.zeros((max(predicates.count, 1) + len(program.shared), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
     events = Events(columns, nulls, bitmaps, first_row, NO_WEIGHTS)  # weights matter only to the matcher
-    overflows = Overflows(np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64), past)
+    instruction_counts, entry_counts = np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64)
+    overflows = Overflows(instruction_counts, entry_counts, history_overflows)
     if count and len(vector.code):
         code = vector.block_code(constants, predicates.evaluated, program.derived_first)
         evaluate_blocks(code, events, overflows.instructions)
@@ -172,9 +172,8 @@ def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
 def _fill_by_index(program: Program, constants: Int64, image: Int64, events: Events, overflows: Int64) -> None:
     """Fill the bitmaps (events.bitmaps) of conditions that an index finds by a constant that they compare with.
 
-    An index has E entries: a constant, and the rest of a condition, which is computed for the events that the constant
-    finds. `overflows` int64[E] counts the numbers beyond 64 bits in these rests.
-    """
+    The index of a column is a group of entries, E in all: each has a constant and the rest of a condition, which is
+    computed for the events that the constant finds. `overflows` int64[E] counts numbers beyond 64 bits in the rests."""
     groups, entries = program.predicates.groups, program.predicates.entries
     values = constants[entries[:, y.INDEX_CONSTANT]]
     # Constants are sorted within each group here, because a text is a number that differs from call to call.
@@ -190,38 +189,37 @@ def _fill_by_index(program: Program, constants: Int64, image: Int64, events: Eve
 
 
 def _fill_texts(
-    program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, past: Mapping[int, pa.Array],
+    program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, past_texts: Mapping[int, pa.Array],
     columns: Int64, nulls: UInt8,
 ) -> tuple[pa.Array, Int32]:  # fmt: skip
     """Assign numbers to the texts of all text columns, equal numbers to equal texts, so that they can be compared.
 
-    The retained events fill the first rows. `past` are texts of histories, in the order of the new rows; other columns
-    have the texts of the batch's `batch_rows`. Returns: (the dictionary, the numbers of the texts in rules, int32).
-    """
+    The retained events fill the first rows. `past_texts` are results of histories, in the order of the new rows; other
+    columns have the texts of the batch's `batch_rows`. Returns: (the dictionary, int32 numbers of the rules' texts)."""
     numbers = [number for number, column in program.fields if column.type.is_text]
-    parts: list[pa.Array] = []
-    for number in (*numbers, *past):
+    old_and_new: list[pa.Array] = []  # by turns: the retained texts of a column, and its new texts
+    for number in (*numbers, *past_texts):
         column = program.columns[number]
-        parts.append(keyed_state.events.columns[column.name] if column.retained else NO_TEXTS)
-        parts.append(past[number] if number in past else batch.columns[column.name])
-    if not parts and not program.text_constants:
+        old_and_new.append(keyed_state.events.columns[column.name] if column.retained else NO_TEXTS)
+        old_and_new.append(past_texts[number] if number in past_texts else batch.columns[column.name])
+    if not old_and_new and not program.text_constants:
         return NO_TEXTS, _NO_NUMBERS
     # Texts in rules get numbers, too: conditions compare with them, and a measure may return one.
     written = pa.array([text for _, text in program.text_constants], TEXT)
-    every = encoded(pa.concat_arrays([*parts, written]))
+    every = encoded(pa.concat_arrays([*old_and_new, written]))
     codes, missing = _numbers(every.indices)
     first_row, offset = len(keyed_state.events), 0
-    for number, old in zip((*numbers, *past), parts[::2], strict=True):
-        before, after = offset + len(old), offset + len(old) + len(batch)
-        rows = np.arange(len(batch)) if number in past else batch_rows
+    for number, old in zip((*numbers, *past_texts), old_and_new[::2], strict=True):
+        new_begin, new_end = offset + len(old), offset + len(old) + len(batch)
+        rows = np.arange(len(batch)) if number in past_texts else batch_rows
         if len(old):
-            columns[number, :first_row] = codes[offset:before]
-        _gather(codes[before:after].astype(np.int64), rows, columns[number, first_row:])
+            columns[number, :first_row] = codes[offset:new_begin]
+        _gather(codes[new_begin:new_end].astype(np.int64), rows, columns[number, first_row:])
         if missing is not None:
             if len(old):
-                nulls[number, :first_row] = missing[offset:before]
-            _gather(missing[before:after], rows, nulls[number, first_row:])
-        offset = after
+                nulls[number, :first_row] = missing[offset:new_begin]
+            _gather(missing[new_begin:new_end], rows, nulls[number, first_row:])
+        offset = new_end
     return every.dictionary, codes[offset:]
 
 

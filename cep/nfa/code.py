@@ -343,7 +343,7 @@ class VectorProgram:
     derived_registers: np.ndarray  # the same for each derived column
 
     def sums_by_result(self, instruction_counts: Int64) -> tuple[list[int], list[int]]:  # int64[I], such as overflows
-        """Add up the counts of all instructions that each predicate, and each derived column, depends on."""
+        """Return for each predicate and each derived column the sum of the counts of the instructions it needs."""
         needed: dict[int, frozenset[int]] = {}  # by register: the instructions that its value so far depends on
         for index, (op, target, *operands) in enumerate(self.code.tolist()):
             needed[target] = frozenset({index}).union(
@@ -355,10 +355,10 @@ class VectorProgram:
         )
         return predicate_sums, derived_sums
 
-    def block_code(self, constants: Int64, predicates: Int32, derived_first: int) -> BlockCode:
-        """Return the code as kernels take it: with its constants, its predicates' numbers, its first derived column."""
+    def block_code(self, constants: Int64, bitmap_numbers: Int32, derived_first: int) -> BlockCode:
+        """Return the code for kernels: constants, the numbers of predicates' bitmaps, and the first derived column."""
         return BlockCode(
-            self.code, constants, self.machine_size, self.predicate_registers, predicates, self.derived_registers,
+            self.code, constants, self.machine_size, self.predicate_registers, bitmap_numbers, self.derived_registers,
             derived_first,
         )  # fmt: skip
 

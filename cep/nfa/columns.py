@@ -26,9 +26,9 @@ class Column:
     name: str
     type: Type
     retained: bool  # stored with bound events, because conditions or measures read it from them.
-    derived: bool = False  # the value of an expression of one event, which aggregates read.
+    derived: bool = False  # an expression of one event that an aggregate reads, such as amount * 2 for its sum.
     source: int = -1  # the column of the field that `computed` reads
-    computed: Call | None = None  # a function of one text or time field (functions/columns.py).
+    computed: Call | None = None  # a function of one text or time field, such as lower(name) (functions/columns.py).
     history: bool = False  # an aggregate over the key's past events, or the names of incomplete ones (INCOMPLETE)
 
     @property
@@ -109,9 +109,8 @@ def event_columns(
     """List the columns of an event table: the fixed ones, the ones that rules read, then derived columns.
 
     `described` are (name, source column, function or history, whether it is stored with bound events), as
-    ColumnMap.described yields them. Derived columns hold expressions of one event that aggregates read. The column
-    INCOMPLETE names an event's histories that lack events or have them folded (merged into sums).
-    """
+    ColumnMap.described yields them. A history is an aggregate of past events. The column INCOMPLETE names the histories
+    that lack events or have them folded (merged into sums). Derived columns hold expressions that aggregates read."""
     fixed = [Column(f"fixed {i}", Type(Kind.INT), retained=False) for i in range(y.COLUMNS_FIXED)]
     described_columns: list[Column] = []
     histories_count = 0

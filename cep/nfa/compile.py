@@ -44,7 +44,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
     """
     automaton = build(pattern.structure)
     rule = compile_tables(pattern, schema, automaton)
-    predicates = write_predicates(rule.predicates, rule.vector, rule.scalar)
+    predicates = write_predicates(rule.predicates, rule.vector, rule.scalar)  # code over columns; of one event
     return pack(rule, predicates, symbols)
 
 
@@ -58,25 +58,24 @@ class Compiler:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._symbols = Symbols()
-        self._symbols_in_force = 0
+        self._symbols_after_reset = 0
         self._pieces: OrderedDict[int, tuple[PatternIR, Piece]] = OrderedDict()
         self._lock = threading.Lock()
 
     def program(self, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
         """Compile rules that share a key into one program. Raises: CompileError as `check` does.
 
-        Symbols are the numbers of constants, columns, …, which all pieces (compiled patterns) share. They only grow, so
-        the compiler begins again with none when there are many more than the rules in force had.
-        """
+        Symbols are the numbers of constants, columns, …, that all pieces (compiled patterns) share. They only grow, and
+        each program pays for all. So the compiler begins again with none when most belong to former rules."""
         assert all(rule.pattern.key == key_fields for rule in rules), "rules of one program share their key"
         with self._lock:
-            is_full = len(self._symbols) > SYMBOLS_MAX + self._symbols_in_force
+            is_full = len(self._symbols) > SYMBOLS_MAX + self._symbols_after_reset
             if is_full:
                 self._symbols = Symbols()
                 self._pieces.clear()
             pieces = [self._piece(rule.pattern) for rule in rules]
             if is_full:  # now the symbols are the ones of the rules in force, which do not count towards the limit
-                self._symbols_in_force = len(self._symbols)
+                self._symbols_after_reset = len(self._symbols)
             while len(self._pieces) > max(PIECES_CACHED_MAX, len(rules)):
                 self._pieces.popitem(last=False)
             return link(self._schema, key_fields, rules, pieces, self._symbols)

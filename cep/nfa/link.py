@@ -127,7 +127,7 @@ def join_predicates(joined: JoinedPieces, symbols: Symbols) -> JoinedPredicates:
 def join_vector(joined: JoinedPieces, symbols: Symbols, predicates: JoinedPredicates) -> JoinedVector:
     """Join the code of all derived columns (expressions of one event) and evaluated predicates, without repetition."""
     shared_numbers, code_lengths = joined.rows(Section.DERIVED).T
-    # `symbols` number items for the whole process; the program numbers the ones that it uses. first: rows of first use.
+    # From numbers in the process to (used numbers, their numbers in the program, the rows of their first use):
     used_derived, derived_number, first = assign_numbers(shared_numbers, len(symbols.derived))
     code_rows = join_ranges(range_starts(code_lengths)[first], code_lengths[first])
     code = np.concatenate([joined.rows(Section.DERIVED_CODE)[code_rows], predicates.evaluated_code])
@@ -273,11 +273,10 @@ def _described(
 
 
 def _rule_rows(rule_rows: Int64, joined: JoinedPieces, image: Image, rules: Sequence[DeployedRule]) -> Int64:
-    """Fill the table of rules for the kernels: int64[rules, RULE_WIDTH]. Counts of a piece become offsets in the image.
+    """Fill the table of rules for the kernels, int64[rules, RULE_WIDTH]: counts in `rule_rows` become offsets.
 
-    A piece is a compiled rule; the image has the words of all pieces. A rule processes events in [from, until). From
-    `starts_until` on, it begins no match.
-    """
+    They are offsets in the image, which has the words of all compiled rules. A measure is a value that matches emit. A
+    rule processes events in [from, until). From `starts_until` on, it begins no match."""
     rows = rule_rows[:, : y.RULE_WIDTH].copy()
     rows[:, y.R_NUMBER] = np.arange(len(rows))
     rows[:, y.R_START_STATE] = image.first_state
@@ -297,7 +296,8 @@ def _shared_prefixes(
 ) -> tuple[SharedStart, ...]:  # fmt: skip
     """Find the prefixes (first conditions of patterns) that rules share, so that their events are stored only once.
 
-    A rule's row gets the number of its shared prefix. `bitmaps_count` bitmaps of events precede the ones of prefixes.
+    A rule's row gets the number of its shared prefix. `joined`: the tables of all compiled rules. A handover is (time,
+    giver, taker): a rule version gives its open runs to another. `bitmaps_count` bitmaps precede the ones of prefixes.
     """
     counts = joined.counts(Section.PREFIXES)
     prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
@@ -315,7 +315,9 @@ def _shared_prefixes(
 
 
 def _first_runs(joined: JoinedPieces, image: Image) -> tuple[UInt8, Int64]:
-    """Return the registers that hold event rows, uint8[rules, registers], and the run of each rule before any event."""
+    """Return the registers (numbers of a run) that hold event rows, uint8[rules, registers], and each rule's new run.
+
+    A run begins as a copy of its rule's row: int64[rules, RUN_HEADER + registers]."""
     holds_rows, counts = joined.rows(Section.REGISTERS), joined.counts(Section.REGISTERS)
     rule = np.repeat(np.arange(len(counts)), counts)
     register = join_ranges(np.zeros(len(counts), np.int64), counts)  # 0, 1, 2, … within each rule
@@ -350,8 +352,8 @@ def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
     """Return (time, giver, taker) for each rule version that takes over the open runs of its version number `carries`.
 
-    `rules` have a version once for each interval of its deployment. An interval that ended before has no runs to give.
-    """
+    `rules` have a version once for each interval of its deployment. One that ended before the taker
+    begins cannot give runs."""
     takers = [(number, rule) for number, rule in enumerate(rules) if rule.carries]
     if not takers:
         return ()

@@ -135,7 +135,7 @@ def in_place_problems(pattern: PatternIR) -> list[str]:
     # A protected field holds tokens (pseudonyms) in place of its values, so its lists must have tokens, too.
     protected = (name for name, _ in token_lists(pattern) if name.startswith("["))
     raw_entries = sum(raw_count(pa.array(json.loads(name), TEXT)) for name in protected)
-    if raw_entries:
+    if raw_entries:  # reported alone, because messages about wrong entries quote them
         mistake = f"{raw_entries} entries of a list are no tokens, and it is looked up in with a token"
         return [f"CEP320 {mistake}; {_HELP['CEP320']}"]
     return [f"{entry.code} {entry.message}" for entry in wrong]
@@ -144,11 +144,10 @@ def in_place_problems(pattern: PatternIR) -> list[str]:
 def _add_list(
     collected: GivenLists, declared: ListSyntax, kind: str, roots: Mapping[str, Path], *, has_tokens: bool
 ) -> None:
-    """Read one declared list, and add its content or its diagnostics to `collected`.
+    """Read one declared list, and add its content or its diagnostics to `collected`. `kind`: the type of its entries.
 
-    `has_tokens`: it is for a field whose values are tokens (pseudonyms). `roots` are the folders of pattern files,
-    which also contain the files of lists.
-    """
+    `has_tokens`: it is for a field whose values are tokens (pseudonyms); then raw entries, which are not tokens, are
+    mistakes. `roots` are the folders of pattern files, which also contain the files of lists."""
     span = declared.span if declared.file is None else declared.file.span
     try:
         entries = _entries(declared, roots.get(declared.span.file))
@@ -167,7 +166,7 @@ def _add_list(
     for entry in wrong:
         place = declared.items[entry.number].span if declared.items else span
         collected.diagnostics.append(Diagnostic(entry.code, entry.message, place, (), _HELP[entry.code]))
-    content = Content(kind).changed("replace", keys)
+    content = Content(kind).changed("replace", keys)  # an empty list, with its entries replaced by these
     repeated_count = len(keys) - len(content)
     if repeated_count and declared.file is None:  # an export of another system may repeat entries; they are counted
         collected.diagnostics.append(_repeated(declared.name, repeated_count, span))

@@ -32,10 +32,9 @@ from cep.nfa.tables import DERIVED, WaitRow
 class Section(IntEnum):
     """The sections of a piece (one compiled rule), in their order. Comments list the columns of a section's rows.
 
-    The linker joins the pieces of all rules to the image, the array that kernels read. A row refers to rows of another
-    section by their count or number, not by an offset. A wait is a transition that a run waits for, a guard is an event
-    that closes it, and a bound limits its time.
-    """
+    The linker joins the pieces of all rules to the image, the array that kernels read (kernels/layout.py). A row refers
+    to rows of another section by their count or number, not by an offset. A wait is a transition that a run waits for,
+    a guard is an event that closes it, and a bound limits its time."""
 
     RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA
     STATES = 1  # waits, 1 if it accepts, its loop counter's register, least count to accept, actions, variable
@@ -44,7 +43,7 @@ class Section(IntEnum):
     BOUNDS = 4  # time limits of waits; the ones of guards are GUARD_BOUNDS
     MARKS = 5  # registers that a wait sets to the row of the event it takes
     ACTIONS = 6  # updates of registers by a taken event; column -1 - n means the derived column (below) number n
-    MEASURES = 7
+    MEASURES = 7  # values that a match emits: code and result register
     CODE = 8  # of the rule's conditions and measures
     REGISTERS = 9  # 1 for each register that holds a row of the event table
     RELEVANCE = 10  # predicates that the rule reacts to; -1 for all events
@@ -56,7 +55,7 @@ class Section(IntEnum):
     ATOMS = 16  # comparisons for an index: index, count of constants; length and result register of the rest's code.
     VALUES = 17  # constants of atoms
     REST_CODE = 18  # code of the rest: the other comparisons of an atom's predicate
-    PREFIXES = 19  # prefix, the predicate by which it extends the prefix before
+    PREFIXES = 19  # prefix (first conditions of the pattern), the predicate by which it extends the prefix before
     GUARD_BOUNDS = 20
 
     __hash__ = int.__hash__  # a piece uses each of them, and the hash of an enum is slow
@@ -167,7 +166,7 @@ class _SharedNumbers:
         texts = dict(constants.texts)
         self._constants: list[int] = []
         for index, slot in enumerate(constants.slots):
-            is_text = index in texts  # its slot has a number only during a batch of events: another one in each batch
+            is_text = index in texts  # then the text identifies it: texts get other numbers in each batch of events
             self._constants.append(symbols.constants.number((is_text, texts[index] if is_text else slot)))
         self._columns: list[int] = []
         self._retained: list[int] = []

@@ -46,13 +46,13 @@ class Guard:
     `moment` is the kind of the guard, which says when it applies:
     - "before": it applies before the wait may take the event. "after": it applies after that.
     - "next": as "after", but only at the very next event.
-    - "stop": as "after", for the stop event s of `a -> b+ until s`, unless another open wait reopens the wait.
-    - "greedy": as "before", but only as long as a greedy loop takes every event that it can take.
-    - "frees": only this kind closes no wait. Its event, a stop event, ends the greed: "greedy" guards no longer apply.
+    - "stop": as "after", for the stop event s of `a -> b+ until s`, unless another open wait keeps this wait open.
+    - "greedy": as "before", for the wait for c in `a -> b+ greedy until s -> c`: the loop takes each b, even if it is a
+    c.
+    - "frees": this kind alone closes no wait. Its event, s, ends the greed: "greedy" guards no longer apply.
 
     The guard of a greedy loop has the bounds of the loop: an event that is too early or too late for another repetition
-    does not close the waits after the loop.
-    """
+    does not close the waits after the loop."""
 
     moment: str
     variable: str | None = None  # the event matches it; None: any event
@@ -73,11 +73,11 @@ class Wait:
     """
 
     target: int | None
-    link: ir.Link | None = None  # whether it takes the next or a later event; None: as the step that it enters says
+    link: ir.Link | None = None  # whether it takes the next or a later event; None: the link of the step it enters
     guards: tuple[Guard, ...] = ()  # events that close the wait
     bounds: tuple[Bound, ...] = ()  # limits of time
-    counted: tuple[int, int | None] = (0, None)  # open while the position's loop counter is in this half-open interval.
-    enters_loop: bool = True  # sets the loop counter of the target to 0 first; False for a repetition.
+    counted: tuple[int, int | None] = (0, None)  # open if min <= loop counter of position < max; (2, None) after a{2,}
+    enters_loop: bool = True  # the target's loop counter begins at 0; False for a repetition, which goes on counting.
     begins_groups: tuple[int, ...] = ()  # groups whose window begins with the taken event
     untils: tuple[ir.Expr, ...] = ()  # conditions of stop events, which the wait does not take.
     loop: int | None = None  # the number of the loop or group (_Loop) that the wait repeats
@@ -137,9 +137,9 @@ class _Fragment:
 
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
-    nullable: bool  # it may match no event
-    skip_guards: tuple[Guard, ...] = ()  # guards: events that close that wait, here x, and b if the loop is greedy
-    loops: tuple[_Loop, ...] = ()  # at its end; an event forbidden after the part may not come between their rounds
+    may_be_empty: bool  # it may match no event
+    skip_guards: tuple[Guard, ...] = ()  # events that close that wait: x; also b if the loop is greedy (takes any b)
+    loops: tuple[_Loop, ...] = ()  # loops at its end: an event that is forbidden after the part may not interrupt them
     may_skip_first: bool = False  # its first step is optional
     skip_absences_ms: tuple[int | None, ...] = ()  # the time of each forbidden event among the skip guards; None: any
     skip_bounds: tuple[Bound, ...] = ()  # time limits of the skipped steps
@@ -166,7 +166,7 @@ def build(structure: ir.SequenceNode) -> Automaton:
     ]
     for exit_ in fragment.exits:
         position = builder.positions[exit_.position]
-        if exit_.absences_ms:  # it ends in forbidden events (absences): a wait without target, which time completes
+        if exit_.absences_ms:  # it ends in forbidden events: a wait without target, which time or the next event ends
             link = ir.Link.NEXT if all(g.moment != "after" for g in exit_.guards) else ir.Link.FOLLOWED_BY
             bounds = _bound_of_absences(exit_.absences_ms) + (() if exit_.window is None else (exit_.window,))
             counted = exit_.count_min, exit_.count_max  # of the loop counter
@@ -278,14 +278,17 @@ class _Builder:
             return _Fragment(
                 entries=tuple(wait for option in options for wait in option.entries),
                 exits=tuple(exit_ for option in options for exit_ in option.exits),
-                nullable=any(option.nullable for option in options),
-                skip_guards=tuple(guard for option in options if option.nullable for guard in option.skip_guards),
+                may_be_empty=any(option.may_be_empty for option in options),
+                # of a wait that skips this part: it is closed by the events that close a wait which skips an option
+                skip_guards=tuple(guard for option in options if option.may_be_empty for guard in option.skip_guards),
                 loops=tuple(loop for option in options for loop in option.loops),
             )
         return self._any_order(node)
 
     def _variable(self, node: ir.VarNode) -> _Fragment:
-        """Build one variable with its quantifier, such as `b{2,5}`. A loop has a wait (transition) back to itself."""
+        """Build one variable with its quantifier, such as `b{2,5}`: the wait that enters it and its exits.
+
+        A loop has a wait (transition) back to itself. If it is greedy, guards close later waits when b comes."""
         quantifier, until = node.quantifier, node.quantifier.until
         count_min = bound_number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else bound_number(quantifier.max_count)
@@ -294,7 +297,7 @@ class _Builder:
         skip_guards = _greed_guards(node.variable, untils, ()) if quantifier.greedy and count_min == 0 else ()
         entry = Wait(position, untils=untils)
         if count_max == 1:
-            return _Fragment((entry,), (Exit(position),), nullable=count_min == 0, skip_guards=skip_guards)
+            return _Fragment((entry,), (Exit(position),), may_be_empty=count_min == 0, skip_guards=skip_guards)
         gap = () if quantifier.gap_ms is None else (Bound(0, bound_number(quantifier.gap_ms)),)
         greed_guards = _greed_guards(node.variable, untils, gap) if quantifier.greedy else ()  # no later step takes b
         stop_guards = () if until is None else (Guard("before", condition=until),)
@@ -306,7 +309,7 @@ class _Builder:
         exits = [Exit(position, max(count_min, 1), count_max if greed_guards else None, guards=greed_guards)]
         if greed_guards and count_max is not None:
             exits.append(Exit(position, count_min=count_max))
-        return _Fragment((entry,), tuple(exits), nullable=count_min == 0, skip_guards=skip_guards, loops=(loop,))
+        return _Fragment((entry,), tuple(exits), may_be_empty=count_min == 0, skip_guards=skip_guards, loops=(loop,))
 
     def _loop(self, leaves_at: int | None) -> _Loop:
         self.loops += 1
@@ -328,9 +331,9 @@ class _Builder:
     def _windowed(self, steps: tuple[ir.Step, ...], window: Bound) -> _Fragment:
         """Build one round (repetition) of a group with a window: a limit of the time since the round's first event.
 
-        A round that ends in an absence (forbidden event) is complete when the window closes: its exit has the window.
-        The guards of greedy loops get the window as a bound, because an event after its end cannot repeat a loop.
-        """
+        All waits of the round get this time limit, and the guards by which a greedy loop closes later waits: an event
+        after the window cannot repeat the loop. A round that ends in an absence (forbidden event) is complete
+        when the window closes: its exit has the window."""
         assert window.group is not None, "a group's window is measured from its first event"
         first = len(self.positions)
         fragment = self._steps(steps)
@@ -361,7 +364,7 @@ class _Builder:
         skip_guards: tuple[Guard, ...] = ()
         loops: list[_Loop] = []
         again = self._loop(None)
-        nullable = count_min == 0
+        may_be_empty = count_min == 0
         for copy in range(1, copies + 1):
             fragment = make()
             may_leave = copy >= count_min
@@ -373,9 +376,9 @@ class _Builder:
                 entries = fragment.entries
                 # Guards inside a round do not apply when the group matches zero rounds.
                 skip_guards = (self._group_greed_guards(entries) if quantifier.greedy else ()) + (
-                    fragment.skip_guards if fragment.nullable and count_min > 0 else ()
+                    fragment.skip_guards if fragment.may_be_empty and count_min > 0 else ()
                 )
-                nullable = nullable or fragment.nullable
+                may_be_empty = may_be_empty or fragment.may_be_empty
             else:
                 loops.append(again)
                 self._join(open_exits, self._rounds(fragment.entries, quantifier, again), link, ())
@@ -388,7 +391,7 @@ class _Builder:
         if count_max is None:
             loops.append(again)
             self._join(open_exits, self._rounds(fragment.entries, quantifier, loops[-1]), link, ())
-        return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.may_skip_first)
+        return _Fragment(entries, tuple(exits), may_be_empty, skip_guards, tuple(loops), fragment.may_skip_first)
 
     def _group_greed_guards(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
         """Return guards by which no step after a greedy group takes an event that begins another round."""
@@ -405,10 +408,10 @@ class _Builder:
         )
 
     def _stoppable(self, until: ir.Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """Build one round (repetition) of a group with `until`. A stop event closes its waits; no wait takes it.
+        """Build one round (repetition) of a group with a stop event (`until`).
 
-        A stop event also frees the run from the guards by which a greedy loop in the round closes later waits.
-        """
+        It closes the waits of the round (guard `stop`), and no wait takes it (`untils`). It also ends the greed of
+        loops in the round: the guards by which these close later waits no longer apply."""
         first = len(self.positions)
         fragment = make()
         stop = Guard("before", condition=until)
@@ -433,12 +436,15 @@ class _Builder:
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
     def _steps(self, steps: tuple[ir.Step, ...]) -> _Fragment:
-        """Build a sequence without its repetition. A step after optional steps at its beginning is an entry, too."""
+        """Build the steps of a sequence: entries are the waits for its first event, exits are where it may be complete.
+
+        A step after optional steps at the beginning gives entries, too. A forbidden step, such as !x, takes no event.
+        It becomes a guard, which closes the next waits, and an absence, in case the sequence ends with it."""
         entries: list[Wait] = []
         open_exits: list[Exit] = []
         loops: tuple[_Loop, ...] = ()
         may_skip_first = False
-        front = Exit(position=0)  # an exit in front of the sequence; it collects the guards of skipped first steps
+        start = Exit(position=0)  # an exit before the first step; it collects guards and time limits of skipped steps
         all_optional = True  # so far
         for index, step in enumerate(steps):
             gap_min = 0 if step.gap_min_ms is None else bound_number(step.gap_min_ms)
@@ -448,32 +454,32 @@ class _Builder:
                 moment = "next" if step.link is ir.Link.NEXT and index > 0 else "after"
                 guard = Guard(moment, step.node.variable, bounds=_gap(gap_min, gap_max))
                 self._forbid_between_repetitions(loops, guard)
-                front, *open_exits = (
+                start, *open_exits = (
                     replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, gap_max))
-                    for e in (front, *open_exits)
+                    for e in (start, *open_exits)
                 )
                 continue
             fragment = self.node(step.node)
             gap = _gap(gap_min, gap_max)
             self._join(open_exits, fragment.entries, step.link, gap)
             if all_optional:
-                entries += [_joined(entry, None if index == 0 else step.link, front, gap) for entry in fragment.entries]
+                entries += [_joined(entry, None if index == 0 else step.link, start, gap) for entry in fragment.entries]
             loops = fragment.loops
-            may_skip_first = may_skip_first or (index == 0 and (fragment.nullable or fragment.may_skip_first))
-            front, *skipping = (_exit_past(e, fragment, gap) for e in (front, *open_exits))
-            open_exits = [*fragment.exits, *(skipping if fragment.nullable else ())]
-            all_optional = all_optional and fragment.nullable
+            may_skip_first = may_skip_first or (index == 0 and (fragment.may_be_empty or fragment.may_skip_first))
+            start, *skipping = (_exit_past(e, fragment, gap) for e in (start, *open_exits))
+            open_exits = [*fragment.exits, *(skipping if fragment.may_be_empty else ())]
+            all_optional = all_optional and fragment.may_be_empty
         return _Fragment(
-            tuple(entries), tuple(open_exits), nullable=all_optional, skip_guards=front.guards,
+            tuple(entries), tuple(open_exits), may_be_empty=all_optional, skip_guards=start.guards,
             loops=() if steps[-1].negated else loops, may_skip_first=may_skip_first,
-            skip_absences_ms=front.absences_ms, skip_bounds=front.bounds,
+            skip_absences_ms=start.absences_ms, skip_bounds=start.bounds,
         )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
-        """Forbid an event between the repetitions of a loop, because it is forbidden after the loop.
+        """Forbid an event between the repetitions of a loop, because it is forbidden after it, as x in `a+ -> !x -> b`.
 
-        The guard closes a wait when the event comes. A guard for the very next event (moment "next") only applies from
-        the count on at which the loop may be left. So a wait may be split into one without and one with the guard.
+        The guard closes the wait for a repetition when the event comes. If only the next event is forbidden (moment
+        "next"), the loop goes on as long as it cannot be left: the wait is split by its count, and one half is guarded.
         """
         # the count from which a loop may be left; None: not before one more repetition
         leaves_at = {loop.number: loop.leaves_at for loop in loops}
@@ -503,10 +509,10 @@ class _Builder:
         for index, item in enumerate(node.items):
             first = self.node(item)
             rest = self._any_order(ir.AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
-            # Items may come at any time after each other: the time limits (bounds) of skipped last steps are not kept.
+            # An exit's bounds limit the time of the next event. Another item may come at any time, so they are dropped.
             first_exits = tuple(replace(exit_, bounds=()) for exit_ in first.exits)
             self._join(first_exits, rest.entries, ir.Link.FOLLOWED_BY, bounds=())
             entries.extend(first.entries)
             exits.extend(rest.exits)
             loops.extend(rest.loops)  # a part's `loops` are the loops at its end, and `first` is not at the end
-        return _Fragment(tuple(entries), tuple(exits), nullable=False, loops=tuple(loops))
+        return _Fragment(tuple(entries), tuple(exits), may_be_empty=False, loops=tuple(loops))

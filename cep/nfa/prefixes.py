@@ -58,9 +58,9 @@ class Prefix:
 def prefix_of(states: Sequence[StateRow]) -> Prefix:
     """Return the longest beginning of a pattern whose events can be stored once for all rules that begin like it.
 
-    `states` are of a plain rule, whose runs only take or skip events. The beginning is empty if the pattern may begin
-    with several conditions, or if a wait takes any event (predicate -1).
-    """
+    This defers its events: the rules process them when an event of another condition arrives. `states` are of a plain
+    rule, whose runs only take or skip events. The beginning is empty if the pattern may begin with several conditions,
+    or if a wait takes any event (predicate -1): then no event can be deferred."""
     first = states[0].waits
     all_waits = [wait for nfa_state in states for wait in nfa_state.waits]
     takes_any = any(wait.predicate < 0 for wait in all_waits)
@@ -169,11 +169,11 @@ class Symbols:
     constants: Numbers[Constant] = field(default_factory=Numbers)
     columns: Numbers[Symbol] = field(default_factory=Numbers)
     predicates: Numbers[tuple[frozenset[Expr], int | None]] = field(default_factory=Numbers)  # conjuncts, event type
-    instructions: Numbers[Instruction] = field(default_factory=Numbers)  # over columns; a register is an instruction
-    groups: Numbers[tuple[int, int]] = field(default_factory=Numbers)  # indexes of predicates: kind, column
+    instructions: Numbers[Instruction] = field(default_factory=Numbers)  # over columns; operands are such numbers
+    groups: Numbers[tuple[int, int]] = field(default_factory=Numbers)  # predicates that one index finds: kind, column
     derived: Numbers[tuple[int, Type]] = field(default_factory=Numbers)  # computed columns: last instruction, type
     streams: Numbers[tuple[int, ...]] = field(default_factory=Numbers)  # sets of event types whose order matters
-    prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)  # beginnings of patterns
+    prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)  # beginnings of patterns, which rules may share
 
     def __len__(self) -> int:
         """Count the items of the tables that grow most, for the limit of the compiler (SYMBOLS_MAX)."""
@@ -191,19 +191,19 @@ Place = tuple[RuleIdentity, int, int]
 class SharedStart:
     """A beginning (prefix) that several rules share: its events are stored once and not once per rule.
 
-    Its events are deferred: the rules process them when an event arrives that may take their runs further. Keyed state
-    has them as rows among the runs. With several conditions, RUN_ORDINAL of a row has a bit for each that holds.
+    Its events are deferred: the rules process them when an event of another condition arrives. Keyed state stores each
+    as a row among the runs. If the prefix has several conditions, the row's RUN_ORDINAL has a bit for each that holds.
     """
 
-    slot: int  # the rule number of its rows; the numbers of shared prefixes follow the numbers of rules
+    rule_number: int  # of its rows; the numbers of shared prefixes follow the numbers of rules
     nfa_state: int  # of its rows
     rules: Int64  # the numbers of the sharing rules, ascending
     first_states: Int64  # the first NFA state of each
     predicates: Int32  # the conditions in order
     steps: Int64  # transitions int64[n, 4]: state, bit of the condition, target, 1 if the wait ends
-    from_ms: int  # its events are in [from_ms, until_ms) …
-    until_ms: int
-    within_ms: int  # … and needed while a run of this window is open; all three are over all its rules
+    from_ms: int  # the time from which the first of the rules processes events
+    until_ms: int  # the time before which the last of the rules processes events
+    within_ms: int  # the longest window of the rules: a run, and an event that it has taken, is needed no longer
     undeferred_bitmap: int  # the number of a bitmap: events with long texts, which the rules process at once
 
     @property
@@ -233,22 +233,21 @@ def shared_starts(
 ) -> tuple[SharedStart, ...]:  # fmt: skip
     """Return the prefixes (first conditions of patterns) that several rules share; their events are stored once.
 
-    Shapes: prefixes int64[rules, lengths] are the prefixes of each rule, the shortest first, as indexes of `symbols`,
-    or -1; rows int64[rules, RULE_WIDTH]; program_predicate int64 is the program's number of a condition by its shared
-    number. The NFA states and bitmaps of prefixes follow the `states_count` and `bitmaps_count` ones of the program.
-    """
+    prefixes int64[rules, lengths] are the prefixes of each rule, the shortest first, as indexes of `symbols`, or -1.
+    rows int64[rules, RULE_WIDTH] are the compiled rules. program_predicate int64 translates a condition's number in the
+    process to its number in the program. The numbers of prefixes' NFA states and bitmaps follow the program's own."""
     prefixes = prefixes[:, :LENGTH_MAX].copy()
     # A rule version that begins no match from some time on shares only its first condition: at the limit of stored
     # events of a key, newer events of other rules would otherwise evict events that its older runs still need.
     prefixes[rows[:, y.R_STARTS_UNTIL_MS] < TIME_MS_MAX, 1:] = -1
-    chosen = sorted(_chosen(prefixes), key=lambda group: int(group[1][0]))
+    chosen = sorted(_choose_prefixes(prefixes), key=lambda group: int(group[1][0]))
     return tuple(
         _shared_start(number, symbols[symbol], rules, rows, program_predicate, states_count, bitmaps_count)
         for number, (symbol, rules) in enumerate(chosen)
     )
 
 
-def _chosen(prefixes: Int64) -> Iterator[tuple[int, Int64]]:
+def _choose_prefixes(prefixes: Int64) -> Iterator[tuple[int, Int64]]:
     """Yield prefixes with the rules that share them, the longest first. Each rule is in at most one of them."""
     is_free = np.ones(len(prefixes), bool)
     for length in range(prefixes.shape[1] - 1, -1, -1):
@@ -268,12 +267,12 @@ def _shared_start(
     """Describe one prefix (first conditions) that `rules` share, in the program's numbers, for all of these rules.
 
     Its steps are the transitions of a run through its conditions: state, condition, next state, 1 if the wait ends.
-    """
+    Shapes: rows int64[rules, RULE_WIDTH] are the compiled rules; program_predicate int64 translates numbers."""
     predicates, steps = prefix
     bits = {predicate: bit for bit, predicate in enumerate(predicates)}
     numbered_steps = [(nfa_state, bits[predicate], target, ends) for nfa_state, predicate, target, ends in steps]
     return SharedStart(
-        slot=len(rows) + number,  # numbered after the rules, their NFA states and their bitmaps
+        rule_number=len(rows) + number,  # numbered after the rules, their NFA states and their bitmaps
         nfa_state=states_count + number,
         rules=rules,
         first_states=rows[rules, y.R_START_STATE],
@@ -287,12 +286,11 @@ def _shared_start(
 
 
 def without_deferred(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """Return (first, relevance) without the conditions of shared prefixes: rule r reacts to relevance[first[r] : …].
+    """Remove the conditions of shared prefixes (first conditions of patterns) from the ones that rules react to.
 
-    The events of a prefix (first conditions) are deferred: stored once, and processed when another event needs them. An
-    event with long texts counts as several events at a rule's limits. So if it fulfils a condition after the first one,
-    it is not deferred: a bitmap marks it, and the rules that share the prefix react to this bitmap at once.
-    """
+    Rule r reacts to relevance[first[r] : first[r + 1]]: numbers of bitmaps, one for each condition. The events of a
+    prefix are deferred: stored once until another event needs them. After the first condition, events with long texts
+    are not deferred, because they count as several at each rule's limits: rules react to a bitmap of these."""
     if not shared:
         return first, relevance
     rule = np.repeat(np.arange(len(first) - 1), np.diff(first))

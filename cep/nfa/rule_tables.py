@@ -70,7 +70,7 @@ class RuleTables:
         self.states: list[StateRow] = []
         self.measure_rows: list[Row] = []
         self.vector, self.scalar = VectorCode(self.constants, self.columns), ScalarCode(self.constants, self.columns)
-        self.prefix = Prefix()  # its first conditions, whose events can be stored once for several rules
+        self.prefix = Prefix()  # the pattern's first conditions, whose events can be stored once for several rules
         self.code_end = 0  # instructions of conditions and measures; the instructions of predicates follow
         self._variables = {v.name: i for i, v in enumerate(self.pattern.variables)}
         self._registers: dict[RegisterKey, int] = {}
@@ -81,16 +81,16 @@ class RuleTables:
         self._has_absence = False
         self._counts_distinct = False
         self._merges = False  # runs with the same future may become one
-        self._control_count = 0  # the first registers, which conditions read; the others are for measures
+        self._control_count = 0  # how many registers conditions read; they come first, then others for measures
         self._is_plain = False  # the simplest matcher suffices: events are only taken or skipped
         self._stops: list[Expr] = []  # the stop events (`until`) of the current position's greedy loops
         self._predicate_of_variable: dict[str, int] = {}  # of variables whose condition reads only the event
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []  # computed columns that aggregates read: number, type
-        self.stream: tuple[int, ...] = ()  # event types whose events have positions; empty if these do not matter
+        self.stream: tuple[int, ...] = ()  # event types whose events are counted, to know which is next; empty: none
 
     @property
-    def _fires(self) -> bool:
+    def _ends_without_event(self) -> bool:
         """True if a match or a time-out may come without a taken event. Valid after the positions are written."""
         return self._has_absence or self._in_order or self.pattern.timeout_measures is not None
 
@@ -118,7 +118,7 @@ class RuleTables:
         self._control_count = self.registers_count
         self._merges = self._may_merge(automaton)
         self.measure_rows += [self._scalar_code(measure.value) for measure in self.measures]
-        if self._fires:  # a match may come after its last event, whose histories it emits
+        if self._ends_without_event:  # a match may come after its last event, whose histories it emits
             emitted = histories(self.measures)
             self.columns.retained.update(self.columns.history(past) for past in emitted)
         for number, position in enumerate(automaton.positions):
@@ -132,7 +132,7 @@ class RuleTables:
             for p in automaton.positions
             for w in p.waits
         )
-        if strict and self._fires:
+        if strict and self._ends_without_event:
             # The moment at which a strict wait is lost matters to a deadline and to a match that waits.
             self.reacts_to_all = True
         elsewhere = len(self.pattern.event_types) < len(self.schema.event_types)
@@ -151,8 +151,8 @@ class RuleTables:
     def _may_merge(self, automaton: Automaton) -> bool:
         """Return True if runs with the same open waits (transitions) may be merged, and if that pays.
 
-        They may if they have the same future: nothing depends on the last taken event (as a bound without group does),
-        on each single binding, or on its order (`skip`). It pays if events start branches, so that runs become many.
+        They may if they have the same future: nothing depends on the last taken event (as a time limit since it does: a
+        bound without group), on each single binding, or on its order (`skip`). It pays if runs branch and become many.
         """
         waits = [w for p in automaton.positions[1:] for w in p.waits]
         # An event starts a branch if the wait that takes it stays open, unless the event ends the branch at once.
@@ -239,8 +239,8 @@ class RuleTables:
             simple=NOT_SIMPLE,  # the faster form of such code, for one comparison
             count=(loop if low > 1 or high is not None else -1, low, COUNT_MAX if high is None else high),
             reset=-1,
-            reopens=0,  # the waits that keep this one open; set in _write_position
-            marks=[self._register("mark", str(mark), None) for mark in wait.begins_groups],  # row of the first event
+            reopens=0,  # the waits that keep this one open after it took an event; set in _write_position
+            marks=[self._register("mark", str(group), None) for group in wait.begins_groups],  # where windows begin
             guards=[],  # set below
             bounds=[self._bound_row(bound) for bound in wait.bounds],
         )
@@ -255,7 +255,7 @@ class RuleTables:
             row.predicate, row.code, row.simple = self._condition(variable, wait.untils, facts)
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
             self._add_relevant(row.predicate)
-            guards = guards_of(wait, variable)  # with a guard for each stop event (`until`) of a relaxed wait
+            guards = guards_of(wait, variable)  # with a guard for each stop event (`until`) if the wait skips others
         row.guards = [self._guard_row(guard, facts) for guard in guards]
         return row
 
@@ -278,14 +278,14 @@ class RuleTables:
         return GuardRow(_GUARD_KIND[guard.moment], predicate, code, freed, bounds)
 
     def _guard_condition(self, guard: Guard, facts: Facts) -> tuple[int, Row]:
-        """Compile the condition of a guard's event: a predicate of the event or -1, and code that reads the run."""
+        """Compile the condition of a guard (event that closes a wait): a predicate of the event, code for the rest."""
         if guard.variable in self._predicate_of_variable and guard.condition is None and not guard.unless:
             return self._predicate_of_variable[guard.variable], NO_CODE
         conditions, event_type = conjuncts(guard.condition, facts), None
         if guard.variable is not None:
             variable_conditions, event_type = self._conjuncts_of(guard.variable, facts)
             conditions = variable_conditions + conditions
-        for unless in guard.unless:
+        for unless in guard.unless:  # if one of these holds, the event closes no wait
             conditions = conditions + _not_true(unless, facts)
         predicate, code, _ = self._compile_conjuncts(conditions, event_type, allow_simple=False)
         return predicate, code
@@ -295,8 +295,8 @@ class RuleTables:
     def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
         """Compile "the event matches the variable, and no stop event (`until`)". `facts`: which variables are bound.
 
-        Returns: (predicate of the event alone or -1, code that reads the run or NO_CODE, its fast form or NOT_SIMPLE).
-        """
+        Returns: (predicate of the event alone or -1, code that reads the run or NO_CODE, NOT_SIMPLE or the simple form:
+        numbers that replace the code of a single comparison, because they are faster)."""
         if not untils and variable in self._predicate_of_variable:
             return self._predicate_of_variable[variable], NO_CODE, NOT_SIMPLE
         conditions, event_type = self._conjuncts_of(variable, facts)
@@ -305,7 +305,7 @@ class RuleTables:
         compiled = self._compile_conjuncts(conditions, event_type, allow_simple=True)
         where = self.pattern.variable(variable).where
         if not untils and (where is None or not needs_run(where)):
-            self._predicate_of_variable[variable] = compiled[0]  # it reads no run, so it is the same at every position
+            self._predicate_of_variable[variable] = compiled[0]  # it reads no run: the same at every position
         return compiled
 
     def _conjuncts_of(self, variable: str, facts: Facts) -> tuple[list[Expr], int | None]:
@@ -338,8 +338,8 @@ class RuleTables:
     def _simple(self, part: Expr) -> Row | None:
         """Return the fast form of a comparison between a field of the event and one of a bound event; None for others.
 
-        `x is null or COMPARISON` has a fast form, too, if x is the compared field of the bound event.
-        """
+        It is (comparison, column of the event, register with the row of the bound event, its column). `x is null or
+        COMPARISON` has a fast form, too (SIMPLE_OR_NULL is added), if x is the compared field of the bound event."""
         if isinstance(part, Binary) and part.op == "or":
             for test, comparison in ((part.left, part.right), (part.right, part.left)):
                 if _compares_the_tested(test, comparison) and (simple := self._simple(comparison)) is not None:
@@ -405,7 +405,7 @@ class RuleTables:
         ]
 
     def _action(self, kind: str, variable: str, argument: Expr | None, register: int) -> Row:
-        """Return (action, register, column, other register that is read): a register's update by a taken event."""
+        """Return (action, register, column, other register to read): how a taken event updates a run's register."""
         simple_actions = {"loop": y.ACT_COUNT, "count": y.ACT_COUNT, "last": y.ACT_LAST, "first": y.ACT_FIRST}
         if kind in simple_actions:
             return simple_actions[kind], register, 0, 0
@@ -428,7 +428,7 @@ class RuleTables:
         other_register = self._registers[_OTHER_OF.get(kind, "present"), variable, argument]
         if isinstance(argument, CurrentField):
             column = self.columns.number(argument.field)
-            if self._merges:  # merged runs lose their own sums: a match adds up the stored column of its events
+            if self._merges:  # joined runs lose their own sums: a match adds up the stored column of its events
                 self.columns.retained.add(column)
             return code, register, column, other_register
         self._merges = False  # a computed column is not stored with bound events, so a match could not sum it
@@ -453,7 +453,7 @@ class RuleTables:
 
     def _needs_only_plain(self) -> bool:
         """Return True if match/plain.py suffices: only relaxed waits, nothing else closes them, nothing fires."""
-        if self._fires or self._merges or self.stream or self.pattern.within_events is not None:
+        if self._ends_without_event or self._merges or self.stream or self.pattern.within_events is not None:
             return False
         waits = [w for s in self.states for w in s.waits]
         return all(
@@ -480,19 +480,19 @@ class RuleTables:
         row[y.R_SKIP] = _SKIP[pattern.skip.kind]
         row[y.R_SKIP_VARIABLE] = self._variables.get(pattern.skip.variable or "", -1)
         row[y.R_TIMEOUTS] = int(pattern.timeout_measures is not None)
-        row[y.R_DEADLINES_MATTER] = int(self._fires)  # time alone may complete a match
+        row[y.R_DEADLINES_MATTER] = int(self._ends_without_event)  # time alone may complete a match
         row[y.R_MEASURES_END] = len(self.measures)
         row[y.R_RUNS_MAX] = RUNS_PER_KEY_MAX
         row[y.R_NODES_MAX] = NODES_PER_KEY_MAX
         row[y.R_MATCHES_MAX] = WAYS_PER_EVENT_MAX if repeats else MATCHES_PER_EVENT_MAX
-        row[y.R_COUNTS] = int(bool(self.stream))  # positions of events matter: "next", or a window in events
+        row[y.R_COUNTS] = int(bool(self.stream))  # it counts events, for "next" or for a window in events
         row[y.R_IN_ORDER] = int(self._in_order)
         row[y.R_MERGES] = int(self._merges)  # runs with the same future become one
         row[y.R_REACTS_TO_ALL] = int(self.reacts_to_all)
         row[y.R_PLAIN] = int(self._is_plain)  # the simplest matcher suffices
         row[y.R_SAME_WAIT] = int(self._waits_alike())  # all runs wait for the same condition
         row[y.R_REPEATS] = int(repeats)  # a match may be found twice
-        row[y.R_CONTROL] = sum(1 << register for register in range(self._control_count))  # read by conditions
+        row[y.R_CONTROL] = sum(1 << register for register in range(self._control_count))  # bits: read by conditions
         return row
 
 

@@ -86,9 +86,9 @@ _OPERANDS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 def simplify(expr: Expr, facts: Facts) -> Expr:
     """Replace parts of an expression whose value follows from the facts, such as a field of an unbound variable.
 
-    `facts` are the variables that are surely bound, and that may be bound, at a position of the pattern. The value is
-    unchanged, except that null may become false in a condition, which counts both as not true.
-    """
+    `facts` are the variables that may be bound at a position of the pattern (`possible`), and the ones that surely are,
+    whose fields decide `is null` (_unary). The value is unchanged, except that null may become false: a condition
+    counts both as not true."""
     if isinstance(expr, (CurrentField, Const)):
         return expr
     if isinstance(expr, VarField):

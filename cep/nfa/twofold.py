@@ -37,7 +37,9 @@ class Twofold(NamedTuple):
 
 
 class Code(Protocol):
-    """The methods of code.Lowering, which imports this module, that emit code and return the register of the value."""
+    """The methods of code.Lowering, which imports this module, that emit code and return the register of the value.
+
+    a, b and c are operands: registers, or numbers of constants or columns."""
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int: ...
 
@@ -45,7 +47,7 @@ class Code(Protocol):
 
     def constant(self, value: float | bool | str | None, is_float: bool = False) -> int: ...
 
-    def unit(self, expr: Expr) -> int: ...  # the number of a constant: 100 for a decimal with two digits
+    def unit(self, expr: Expr) -> int: ...  # the number of the constant 10^digits: 100 for a decimal with two digits
 
     def average(self, expr: Expr) -> Twofold: ...  # a float and its rounding error
 
@@ -99,9 +101,8 @@ def sum_of(code: Code, one: int, other: int) -> Twofold:
 def divided(code: Code, number: Twofold, divisor: Twofold) -> Twofold:
     """Emit a division of two numbers, each a high float plus a low one. The quotient is null when the divisor is 0.
 
-    The remainder, number - first · divisor, gives the digits of the quotient that the float `first` lacks. FMUL_REST
-    is the rounding error of a product. The error is at most a fixed share of `error_scale`, which is divided, too.
-    """
+    The remainder, number - first · divisor, gives the digits of the quotient that the float `first` lacks. FMUL_REST is
+    the rounding error of a product. A number's error is at most LEVEL (2^-98) times its `error_scale`."""
     first = code.emit(o.FDIV, number.high, divisor.high)
     remainder = code.emit(o.FSUB, number.high, code.emit(o.FMUL, first, divisor.high))
     remainder = code.emit(o.FSUB, remainder, code.emit(o.FMUL_REST, first, divisor.high))
@@ -119,20 +120,20 @@ def _normalized(code: Code, high: int, low: int, error_scale: int) -> Twofold:
 
 
 def _lower_twofold(code: Code, expr: Expr) -> Twofold:
-    """Emit an expression as a twofold: a float (high), its rounding error (low), and an upper bound for the error left.
+    """Emit an expression as a twofold: the registers (high, low, error_scale) of a number high + low.
 
-    That error is a fixed share of `error_scale`. A comparison treats numbers as equal if they differ by less than it.
-    """
+    Its error is at most LEVEL (2^-98) times error_scale. Numbers that differ by less are equal in a comparison."""
     if is_average(expr):
         return code.average(expr)
     if not expr.type.is_float:
         return _lower_decimal(code, expr)
     match expr:
         case Const() if isinstance(expr.value, float):
+            # 0.1 as it is written is not exactly a float: the rest is the difference.
             return exact(code, code.lower(expr), code.constant(written_rest(expr.value), is_float=True))
         case Cast() if not expr.argument.type.is_float:
             return _lower_decimal(code, expr.argument)
-        case Cast():
+        case Cast():  # of a float to a float
             return _lower_twofold(code, expr.argument)
         case Unary(op="neg" | "abs"):
             return _lower_signed(code, expr)
@@ -164,10 +165,10 @@ def _lower_signed(code: Code, expr: Unary) -> Twofold:
 
 
 def _lower_arithmetic(code: Code, expr: Binary) -> Twofold:
-    """Emit + - * / of numbers high + low. The error left is at most a fixed share of `error_scale`.
+    """Emit + - * / of numbers high + low, which have twice the digits of a float.
 
-    An instruction *_REST gives the rounding error of the instruction without _REST, as a part of the low result.
-    """
+    The error of a number is at most LEVEL (2^-98) times its `error_scale`, which is computed with it. An instruction
+    *_REST gives the rounding error of the instruction without _REST, as a part of the low result."""
     left, right = _lower_twofold(code, expr.left), _lower_twofold(code, expr.right)
     if expr.op == "/":
         return divided(code, left, right)

@@ -230,10 +230,10 @@ class JobRejections:
 
     def _log_counts(self, rejections: Rejections) -> None:
         facts: Mapping[str, int] = {"records": rejections.records, "rejected": rejections.rejected_count}
-        self.log.tell("rejected", self._sentence(rejections), **facts, reasons=rejections.names())
+        self.log.tell("rejected", self._sentence(rejections), **facts, reasons=rejections.code_counts())
 
     def _sentence(self, rejections: Rejections) -> str:
-        return f"{rejections.verdict(REJECTED_MAX, self.share_max)}: {rejections.names()}"
+        return f"{rejections.verdict(REJECTED_MAX, self.share_max)}: {rejections.code_counts()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,7 @@ class PartitionTime(NamedTuple):
     next micro-batch sets it. ahead_first_ms, ahead_last_ms: the first and the last event time that the clock has not
     reached. Times between them are not stored: the watermark waits a little longer, and memory has a bound.
     unconfirmed_ms: the largest event time that too few records have reached, as long as the partition is behind.
-    support: the records since the last move, by parts: their number, and the time that all of them reach.
-    """
+    counts_by_time: the records since the last move, in parts (number of records, time that all of them reach)."""
 
     last_ms: int
     is_behind: bool = False
@@ -60,7 +59,7 @@ class PartitionTime(NamedTuple):
     ahead_first_ms: int = limits.TIME_MS_MAX
     ahead_last_ms: int = limits.TIME_MS_MIN
     unconfirmed_ms: int = limits.TIME_MS_MIN
-    support: tuple[tuple[int, int], ...] = ()
+    counts_by_time: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def from_json(values: Sequence[Any]) -> PartitionTime:
@@ -70,15 +69,15 @@ class PartitionTime(NamedTuple):
         last_ms, is_behind, *rest = values
         if len(rest) > _VALUES_MORE:
             raise ValueError("a partition's time has too many values")
-        times, support = [int(ms) for ms in rest[: len(_NO_TIMES)]], rest[len(_NO_TIMES) :]
+        times, counts_by_time = [int(ms) for ms in rest[: len(_NO_TIMES)]], rest[len(_NO_TIMES) :]
         active_ms, first_ms, ahead_ms, unconfirmed_ms = [*times, *_NO_TIMES[len(times) :]]
-        parts = tuple((int(count), int(ms)) for part in support for count, ms in part)
+        parts = tuple((int(count), int(ms)) for part in counts_by_time for count, ms in part)
         return PartitionTime(int(last_ms), bool(is_behind), active_ms, first_ms, ahead_ms, unconfirmed_ms, parts)
 
     def to_json(self) -> list[Any]:
         """Write it as a list; without the last two values, as an earlier build has it, where they say nothing."""
-        has_unconfirmed = self.unconfirmed_ms != limits.TIME_MS_MIN or self.support
-        return [*self[:-1], [list(part) for part in self.support]] if has_unconfirmed else list(self[:-2])
+        has_unconfirmed = self.unconfirmed_ms != limits.TIME_MS_MIN or self.counts_by_time
+        return [*self[:-1], [list(part) for part in self.counts_by_time]] if has_unconfirmed else list(self[:-2])
 
     @property
     def latest_ms(self) -> int:
@@ -90,28 +89,29 @@ class PartitionTime(NamedTuple):
         return PartitionTime(
             max(self.last_ms, other.last_ms), other.is_behind, active_ms,
             min(self.ahead_first_ms, other.ahead_first_ms), max(self.ahead_last_ms, other.ahead_last_ms),
-            max(self.unconfirmed_ms, other.unconfirmed_ms), _bounded(self.support + other.support),
+            max(self.unconfirmed_ms, other.unconfirmed_ms), _bounded(self.counts_by_time + other.counts_by_time),
         )  # fmt: skip
 
     def with_records(self, read: PartitionTime, active_ms: int) -> PartitionTime:
-        """Add new records. A single one may have a wrong time: it stays unconfirmed until enough records reach it."""
+        """Add new records. One may have a wrong time: `last_ms` moves only to a time that enough records reach.
+
+        `counts_by_time` are parts of the records: (count, earliest time). They are judged when they are enough."""
         joined_time = self.joined(read, active_ms)
-        last_ms, support = self.last_ms, joined_time.support  # support: parts of records (count, earliest time)
-        if support and sum(count for count, _ in support) >= limits.SUPPORT_RECORDS_MIN:
-            last_ms, support = max(last_ms, _reached_by_share(support)), ()  # judged; new records start a new count
+        last_ms, counts_by_time = self.last_ms, joined_time.counts_by_time
+        if counts_by_time and sum(count for count, _ in counts_by_time) >= limits.SUPPORT_RECORDS_MIN:
+            last_ms, counts_by_time = max(last_ms, _reached_by_share(counts_by_time)), ()  # count from 0 again
         unconfirmed_ms = max(joined_time.unconfirmed_ms, read.last_ms)
         return joined_time._replace(
             last_ms=last_ms,
             unconfirmed_ms=unconfirmed_ms if unconfirmed_ms > last_ms else limits.TIME_MS_MIN,
-            support=support,
+            counts_by_time=counts_by_time,
         )
 
     def at_clock(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
-        """Return the time of the partition at a later clock `now_ms`: it may have reached times that were ahead of it.
+        """Return the time of the partition at a later clock `now_ms`, which may have reached events dated ahead of it.
 
-        With a backlog (unread records, and more than `ahead_ms` before the clock), a time stays unconfirmed until
-        enough records (`support`) have reached it: one wrong time would make the others late.
-        """
+        These move the partition now. With a backlog (unread records, and more than `ahead_ms` before the clock), a
+        time stays unconfirmed until enough records have reached it: one wrong time would make the others late."""
         time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)  # the clock went back
         if time.ahead_first_ms <= now_ms:  # almost never: the clock has reached events dated ahead of it
             all_reached = time.ahead_last_ms <= now_ms
@@ -120,13 +120,13 @@ class PartitionTime(NamedTuple):
                 ahead_first_ms=limits.TIME_MS_MAX if all_reached else time.ahead_last_ms,
                 ahead_last_ms=limits.TIME_MS_MIN if all_reached else time.ahead_last_ms,
             )
-        if time.unconfirmed_ms == limits.TIME_MS_MIN and not time.support:  # almost always: nothing to confirm
+        if time.unconfirmed_ms == limits.TIME_MS_MIN and not time.counts_by_time:  # almost always: nothing to confirm
             return time
         has_backlog = time.is_behind and ahead_ms is not None and time.last_ms < now_ms - ahead_ms
         if has_backlog and now_ms < NO_CLOCK and not is_end:
             return time  # more records must confirm its time
         return time._replace(
-            last_ms=max(time.last_ms, time.unconfirmed_ms), unconfirmed_ms=limits.TIME_MS_MIN, support=()
+            last_ms=max(time.last_ms, time.unconfirmed_ms), unconfirmed_ms=limits.TIME_MS_MIN, counts_by_time=()
         )
 
 
@@ -150,24 +150,26 @@ def times_json(times: Mapping[str, PartitionTime]) -> dict[str, list[Any]]:
 def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, is_behind: bool) -> PartitionTime:
     """Return how far a partition was read, from the times of its new events, int64[N].
 
-    Events up to `ahead_ms` ahead of the clock `now_ms` do not count yet; None: all count. If the partition has unread
-    records (`is_behind`), it moves only to a time that enough events have reached, so they are counted (`support`).
-    """
+    Events up to `ahead_ms` ahead of the clock `now_ms` do not count yet, and later ones are dead letters; None: all
+    count. One event may have a wrong time: if the partition has unread records (`is_behind`), it moves only to a time
+    that enough events have reached, so they are counted (`counts_by_time`)."""
     last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else limits.TIME_MS_MIN
     if ahead_ms is None or last_ms <= now_ms:
-        return PartitionTime(last_ms, is_behind, support=_counts_by_time(time_ms) if is_behind else ())
+        return PartitionTime(last_ms, is_behind, counts_by_time=_count_by_time(time_ms) if is_behind else ())
     reached = time_ms[time_ms <= now_ms]
     ahead = time_ms[(time_ms > now_ms) & (time_ms <= now_ms + ahead_ms)]
     return PartitionTime(
         int(reached.max(initial=limits.TIME_MS_MIN)), is_behind,
         ahead_first_ms=int(ahead.min(initial=limits.TIME_MS_MAX)),
-        ahead_last_ms=int(ahead.max(initial=limits.TIME_MS_MIN)), support=_counts_by_time(reached) if is_behind else (),
+        ahead_last_ms=int(ahead.max(initial=limits.TIME_MS_MIN)),
+        counts_by_time=_count_by_time(reached) if is_behind else (),
     )  # fmt: skip
 
 
-def _counts_by_time(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """Divide records by time into a few parts, the latest first: (number, earliest time). A partition moves to a time
-    only if enough records have reached it, and the parts are a summary to judge that by."""
+def _count_by_time(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
+    """Divide records by time into a few parts, the latest first: (number of records, earliest time).
+
+    With them, `_reached_by_share` finds the time that enough records have reached; a few may have wrong times."""
     records_count = len(time_ms)
     if records_count >= limits.SUPPORT_RECORDS_MIN:  # enough to judge now, by the latest 1 / SUPPORT_SHARE of them
         part_size = records_count // limits.SUPPORT_SHARE + 1
@@ -180,30 +182,29 @@ def _counts_by_time(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
     return tuple((end - begin, latest_first[end - 1]) for begin, end in zip([0, *ends], ends, strict=False))
 
 
-def _reached_by_share(support: Sequence[tuple[int, int]]) -> int:
+def _reached_by_share(counts_by_time: Sequence[tuple[int, int]]) -> int:
     """Return the time that parts with a tenth of the records reach."""
-    enough, reached = sum(count for count, _ in support) // limits.SUPPORT_SHARE, 0
-    for count, ms in sorted(support, key=lambda part: -part[1]):
+    enough, reached = sum(count for count, _ in counts_by_time) // limits.SUPPORT_SHARE, 0
+    for count, ms in sorted(counts_by_time, key=lambda part: -part[1]):
         reached += count
         if reached > enough:
             return ms
     return limits.TIME_MS_MIN
 
 
-def _bounded(support: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+def _bounded(counts_by_time: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     """Bound the parts: two neighbours become one, all of which reaches the earlier time."""
-    while len(support) > limits.SUPPORT_PARTS_MAX:
-        ordered = sorted(support, key=lambda part: -part[1])
+    while len(counts_by_time) > limits.SUPPORT_PARTS_MAX:
+        ordered = sorted(counts_by_time, key=lambda part: -part[1])
         pairs = zip(ordered[::2], [*ordered[1::2], (0, limits.TIME_MS_MAX)], strict=False)
-        support = tuple((count + more, min(ms, more_ms)) for (count, ms), (more, more_ms) in pairs)
-    return support
+        counts_by_time = tuple((count + more, min(ms, more_ms)) for (count, ms), (more, more_ms) in pairs)
+    return counts_by_time
 
 
 @dataclass(frozen=True, slots=True)
 class TimesRead:
     """The times of the partitions that a micro-batch has read. first_ms: of the first event, TIME_MS_MAX without one.
-    now_ms: the clock. is_end: the job waits for no partition any more.
-    """
+    now_ms: the clock of the job, NO_CLOCK without one. is_end: the input has ended, so no partition is waited for."""
 
     partitions: Mapping[str, PartitionTime]
     first_ms: int = limits.TIME_MS_MAX
@@ -246,11 +247,10 @@ def merge_times(
 ) -> PartitionTimes:  # fmt: skip
     """Add the times of new records to the earlier times of the partitions. Times only grow.
 
-    The watermark does not wait for a partition that was last active (`active_ms`) more than `idle_ms` ago. A partition
-    that has or had unread records (`is_behind`), or is new, is active now. Otherwise `active_ms` moves as much as the
-    time of its events, so that a trickle of old events does not hold up the others. An event before `watermark_ms` is
-    late and does not count. `ahead_ms`: events may be dated so far ahead of the clock.
-    """
+    The watermark waits for a partition until `idle_ms` after the clock at which it was last active (`active_ms`). This
+    is now if the partition is new, or has or had unread records (`is_behind`). Otherwise new events move `active_ms`
+    only as much as the latest event time has grown: a few old events do not hold up the others. An event before
+    `watermark_ms` is late and does not count. `ahead_ms`: events may be dated so far ahead of the clock."""
     now_ms, on_time_ms = read.now_ms, max(watermark_ms, limits.TIME_MS_MIN + 1)
     after = {name: time.at_clock(now_ms, ahead_ms) for name, time in before.items()}
     were_all_idle = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]

@@ -19,10 +19,9 @@ from cep.step.job import Job
 def watermark_at_end(job: Job, last_ms: int, now_ms: int, cut_ms: int | None = None) -> int:
     """Return the watermark at the end of a history whose last event is at `last_ms` (TIME_MS_MIN: no event).
 
-    A window covers the times before its deadline. So all windows whose deadline is at or before the last event are
-    certain. `now_ms` is the clock, which no watermark passes unless the job takes events from any distance ahead.
-    `cut_ms`: a live job continues with the events from this time on.
-    """
+    A window covers the times before its deadline. So all windows whose deadline is at or before the last event, or the
+    declared end of the history (`job.ends_ms`), are certain. The watermark does not pass the clock `now_ms`, unless the
+    job takes events from any distance ahead. `cut_ms`: a live job continues with the events from this time on."""
     if cut_ms is not None:
         return cut_ms - 1  # the live job may get an event of the very time of the cut
     if job.to_the_end:  # all windows close, even if they end after the last event

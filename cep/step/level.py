@@ -51,18 +51,18 @@ from cep.step.ports import ArrivalPorts, DomainHistories, DomainPages, Events, L
 def match_pages(
     pages: DomainPages, program: Program, batch: EventBatch, watermark_ms: int, output: MatchOutput
 ) -> None:
-    """Match the events and deadlines of a domain's pages (stored state of a few keys each, numbered by slot) together,
-    and write the pages back. Raises: StateError.
-    """
+    """Match the events and deadlines of a domain's pages together, and write the pages back. Raises: StateError.
+
+    A page is the stored state of a few keys, and its slot is its number; histories (of past events) have own pages."""
     plan = program.histories
     history_slots = np.unique(pages.histories.slots(batch.key)).tolist() if plan is not None and len(batch) else []
     expired_by_ms = TIME_MS_MAX if plan is None else watermark_ms  # no rule looks back: all histories have expired
     for slot in sorted(set(pages.histories.expired(expired_by_ms)).difference(history_slots)):
         pages.histories.remove(slot)
-    slots = pages.touched(batch.key, watermark_ms)
+    slots = pages.touched(batch.key, watermark_ms)  # of the batch's keys, and with deadlines
     if not len(slots):
         return
-    taken_state, orphans = pages.take(slots, program)  # orphans: runs of rules that are over
+    taken_state, orphans = pages.take(slots, program)  # orphans: runs of rules that the program lacks
     state_before = empty_state(program) if taken_state is None else taken_state
     runs_before = orphans + len(state_before)
     if plan is not None:
@@ -120,9 +120,9 @@ def drop_pages(pages: DomainPages, output: MatchOutput) -> None:
 
 
 class LastEvent(NamedTuple):
-    """The place of the last event that was matched in the watermark's millisecond: its microseconds, then its value in
-    the field that the schema declares for the order. An event of this millisecond that comes later is out of order if
-    its place is before this one."""
+    """The last event that was matched in the watermark's millisecond, by the values that order events of a millisecond:
+    the microseconds, then the field that the schema declares for it (such as a sequence number). Another event of this
+    millisecond that comes later, but is smaller, is out of order."""
 
     us: int
     declared: int
@@ -140,28 +140,30 @@ class LastEvent(NamedTuple):
         return LastEvent(int(us), int(declared))
 
 
-_FIRST_PLACE = LastEvent(0, NO_VALUE)  # no event is before it: the place of all events without an order table
+_FIRST_IN_ORDER = LastEvent(0, NO_VALUE)  # no event is before it; all events without an order table are like it
 
 
 def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastEvent | None) -> LastEvent | None:
-    """Return the last event of the watermark's millisecond, among these events and the `earlier` one."""
+    """Return the last event of the watermark's millisecond, to find later ones that belong before it; None: no event.
+
+    `earlier` is the last one so far, of the same millisecond."""
     last = earlier
     for batch in events:
         rows = (batch.time_ms == watermark_ms).nonzero()[0]
         if not len(rows):
             continue
-        place = _FIRST_PLACE
+        latest = _FIRST_IN_ORDER
         if batch.order is not None:
             us, declared = batch.order[rows, ORDER_US], batch.order[rows, ORDER_FIELD]
             us_max = int(us.max())
-            place = LastEvent(us_max, int(declared[us == us_max].max()))
-        last = place if last is None else max(last, place)
+            latest = LastEvent(us_max, int(declared[us == us_max].max()))
+        last = latest if last is None else max(last, latest)
     return last
 
 
 def out_of_order(batch: EventBatch, before_ms: int, last: LastEvent) -> Int64:
     """Return the rows of the batch at the time `before_ms` that precede the last event in the order: int64[T]."""
-    rows: Int64 = (batch.time_ms == before_ms).nonzero()[0] if last > _FIRST_PLACE else np.empty(0, np.int64)
+    rows: Int64 = (batch.time_ms == before_ms).nonzero()[0] if last > _FIRST_IN_ORDER else np.empty(0, np.int64)
     if batch.order is None or not len(rows):
         return rows
     us, declared = batch.order[rows, ORDER_US], batch.order[rows, ORDER_FIELD]
@@ -178,9 +180,9 @@ class LevelTask:
     """The rules and times for matching one level of a micro-batch. Its rules read events that lower levels produce.
 
     programs: of this level, by key domain. domains: the domains with rules at any level. before_ms, watermark_ms: the
-    watermark at the start and the end. due_ms: events before it may be matched, later ones wait. since_ms: the job has
-    seen all events from then on. last_event: the last matched event of `before_ms`, if others of that time may come.
-    """
+    watermark at the start and the end. due_ms: events before it may be matched; later ones wait, as earlier ones may
+    still come. since_ms: the job has seen all events from then on. last_event: the last matched event of the
+    millisecond `before_ms`, if others of that time may come: they are out of order if they belong before it."""
 
     job: Job
     level: int

@@ -108,7 +108,9 @@ def with_marks(
 
 
 def remember_marks(last_alerts: LastAlerts, marks: Marks) -> int:
-    """Store times of unreadable events by key, to flag the key's next alerts. Return how many keys found no room."""
+    """Store the marks of keys, to flag their next alerts. A mark: when a key had events with unreadable values.
+
+    Marks lie among the last alerts, because both are stored by key until they expire. Return how many found no room."""
     lost_count = 0
     for mark_key, times in marks.items():
         mark = last_alerts.last.get(mark_key)  # a mark is stored as if it were a rule's last alert

@@ -25,10 +25,9 @@ from cep.step.job import add_counts
 class MatchOutput:
     """The results of matching: alerts, counters by name, derived events, and keys that lost partial matches to a limit.
 
-    `since_ms` is an input: the job has seen all events from then on. `produced`: events that rules emit for other
-    rules; `produced_matches`: their matches, None if not requested. `events_aside`: late events and events with a
-    reused id, as their dead letters describe them.
-    """
+    `since_ms` is an input: the job has seen all events from then on, so alerts that look further back are flagged.
+    `produced`: events that rules emit for other rules; `produced_matches`: their matches, None if not requested.
+    `events_aside`: late events and events with a reused id, as their dead letters describe them."""
 
     alerts: list[pa.Table] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
@@ -48,9 +47,8 @@ def match_events(
 ) -> KeyedState:  # fmt: skip
     """Match the events of one key domain, add the results to `output`, and return the new keyed state.
 
-    `is_end`: no event follows the batch, so the new keyed state is empty. Where a version takes over the runs of the
-    previous version, the events before and after that time are matched one after the other.
-    """
+    `is_end`: no event follows the batch, so the new keyed state is empty. A handover is (time, giver, taker): one rule
+    version takes over the open runs of another. The events before it are matched first, then the events after it."""
     for change_ms, giver, taker in program.handovers:
         if watermark_ms < change_ms and not (len(batch) and int(batch.time_ms.max()) >= change_ms):
             break

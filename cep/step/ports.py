@@ -57,12 +57,11 @@ class WaitingEvents(Protocol):
 
 
 class DomainHistories(Protocol):
-    """The port to the histories (past events) of a key domain (keys made of the same fields) in some key groups. A slot
-    is the number of a page: the stored histories of a few keys.
-    """
+    """The stored histories (past events) of a key domain (keys made of the same fields) in some key groups, as a micro-
+    batch reaches them. A slot is the number of a page: the histories of a few keys."""
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
-        """Return the slot of each key's histories: int64[N]. It may differ from the slot of its runs."""
+        """Return the slot of each key's histories: int64[N]. Runs have pages of their own, with other slots."""
 
     def expired(self, watermark_ms: int) -> list[int]:
         """Return the slots whose histories have all expired at the watermark, so that they can be removed."""
@@ -139,8 +138,7 @@ class Portion:
 
 class Ports(Protocol):
     """The interface through which a micro-batch reaches its runner: rules, programs, key groups, and levels, whose
-    rules read events that rules of lower levels produce.
-    """
+    rules read events that rules of lower levels produce."""
 
     @property
     def rules(self) -> JobRules:
@@ -152,10 +150,10 @@ class Ports(Protocol):
 
     @property
     def levels(self) -> range:
-        """The levels that are matched here: all, or the levels of one stage."""
+        """The levels that are matched here: all, or some, if each query of Spark matches some levels (a stage)."""
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
         """Divide the events of a level among its key groups and call `work` for each portion, perhaps at the same time.
 
-        Events before `due_ms` may be matched, the others wait. Results come in the order of the key groups.
-        """
+        Events before `due_ms` may be matched; for the others, earlier ones may still come. Results are in the groups'
+        order."""

@@ -78,11 +78,11 @@ class Rejections:
         for name, count in counters.items():
             base, _, label = name.rstrip("]").partition("[")
             if base in ("poison", "bad_values"):
-                by_code[label.partition("@")[0]] += count
+                by_code[label.partition("@")[0]] += count  # bad_values[CODE@field]
             elif base in _CODES:
                 by_code[_CODES[base]] += count
         set_aside_count = sum(count for name, count in counters.items() if name.startswith("poison[") or name in _CODES)
-        # Other dead letters are of refused control records and of suppressed alerts.
+        # Other dead letters, of refused control records and suppressed alerts, are not counted here.
         dead_letters = [letter for letter in examples.dead_letters.values() if by_code[letter.get("code", "")]]
         dead_letters.sort(key=lambda letter: -by_code[letter["code"]])
         count = set_aside_count + counters.get(FLAWED_EVENTS, 0)
@@ -105,12 +105,12 @@ class Rejections:
         reason = visible(_reason(first)).replace("\n", "\\n")
         return f"{text}, {self.by_code[first['code']]:,} of them as {reason}"
 
-    def names(self) -> str:
-        """Return the codes with their counts and fields, without a value of any record."""
+    def code_counts(self) -> str:
+        """Return the count and the fields of each code of rejected records, without a value of any record."""
         fields: dict[str, list[str]] = {}
         for letter in self.dead_letters:
-            place = _FIELD.match(str(letter.get("reason", "")))
-            fields.setdefault(letter["code"], []).extend([f"`{place[1]}`"] if place else [])
+            field_match = _FIELD.match(str(letter.get("reason", "")))
+            fields.setdefault(letter["code"], []).extend([f"`{field_match[1]}`"] if field_match else [])
         parts = sorted(self.by_code.items(), key=lambda part: -part[1])
         return ", ".join(
             f"{count:,} {code}{' of ' if fields.get(code) else ''}{', '.join(fields.get(code, ()))}"

@@ -84,10 +84,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class JobRules:
-    """The rules of one job: the job, and the control records that it begins with. It is a key of caches.
+    """The rules of one job: the job, and the control records that it begins with. Caches of rulebooks have it as key.
 
-    store: the folder of its rulebooks. job_lists: the entries of its lists, for a job without such a folder.
-    """
+    store: the folder of its rulebooks. job_lists: the entries of its lists, for a job without such a folder."""
 
     job: Job
     initial: tuple[bytes, ...]
@@ -119,8 +118,8 @@ def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
     if key not in _RULEBOOKS:
         assert rules.store is not None, "a digest is known by a folder"
         rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
-        rulebook.keep_levels(rules.job.levels_count)
-        rules.job.govern(rulebook)
+        rulebook.keep_levels(rules.job.levels_count)  # each version at the level where its keyed state is
+        rules.job.govern(rulebook)  # set who is trusted, and whether changes are audited: not a part of the file
         return _remember(rules, rulebook)
     return _RULEBOOKS[key]
 
@@ -200,8 +199,8 @@ def change_rules(
 ) -> Change:
     """Apply control records to a copy of a rulebook, in order. `seen_ms`: no key group has matched a later event.
 
-    The first change also has the audit lines about the rules that the job begins with, or about new signers.
-    """
+    The first change also has the audit lines about the rules that the job begins with, or about new signers. A
+    rulebook's trail is the hash that its next audit line continues."""
     rulebook, first_audit_lines = before.rulebook.copy(), tuple[bytes, ...]()
     if has_new_signers(rulebook):
         first_audit_lines = tuple(note_signers(rulebook))
@@ -426,8 +425,7 @@ class InForce:
 
 class Programs:
     """The compiled programs of a process, by rulebook and event types, one for each level and key domain. Rules of a
-    level read the events that lower levels produce. A changed list compiles no rule again.
-    """
+    level read the events that lower levels produce. If only a list changes, its versions (`timelines`) are replaced."""
 
     def __init__(self) -> None:
         self._programs: dict[tuple[str, Schema], tuple[Lists, list[dict[KeyDomain, Program]]]] = {}

@@ -72,10 +72,10 @@ class MicroBatch:
 class Outcome:
     """The outcome of a micro-batch.
 
-    in_force: the rules that it was matched with. refused, rule_counters: the dead letters of refused control records,
-    and the counters of all; they are equal for all key groups, so only one of them reports. events_aside: late events
-    and events with a reused id. produced: events that rules emit, matched by the rules of the next level.
-    """
+    progress: times and rules for the next one. in_force: the rules that it was matched with. refused, rule_counters:
+    dead letters of refused control records, and counters of all control records; equal for all key groups, so only one
+    reports them. events_aside: late events and events with a reused id. produced: events that rules emit, for the rules
+    of the next level (order in which rules run). evicted: runs that keys lost to a limit."""
 
     progress: Progress
     in_force: InForce
@@ -197,7 +197,7 @@ def filter_alerts(
     if not alerts.num_rows and not marks:  # then nothing is remembered either
         return FilteredAlerts(alerts, (), Counter())
     alerts = with_marks(alerts, policies.keys, marks, memory)
-    lost_count = remember_marks(memory, marks)  # beyond a limit
+    lost_count = remember_marks(memory, marks)  # keys whose times exceed a limit of the memory
     suppression = suppress_alerts(alerts, policies, memory.last)
     memory.put(suppression.fired)
     counters = Counter(count_suppressed(suppression))

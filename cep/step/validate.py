@@ -22,10 +22,10 @@ from cep.step.rejections import poison_counts
 
 @dataclass(frozen=True, slots=True)
 class ValidEvents:
-    """The valid events of a micro-batch by number of their key domain, and the dead letters (JSON) of the others.
+    """The valid events of a micro-batch, a batch for each key domain, and dead letters (JSON) of the other records.
 
-    `marks`: by key, the times of events with unreadable values. Shape: time_ms int64[N], of all valid events.
-    """
+    `marks`: by key, the times of events with unreadable values, to flag the key's next alerts. time_ms int64[N]: of all
+    valid events."""
 
     batches: tuple[EventBatch, ...]
     dead_letters: tuple[bytes, ...]
@@ -65,10 +65,11 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
         if without_key:
             counters[f"unkeyed[{','.join(domain)}]"] += without_key
         batches.append(batch)
-    keys = keys_of_flawed(decoded, job.domains, batches)  # the keys of events with unreadable values
-    for poison in decoded.poison:  # records with an unreadable part
+    keys = keys_of_flawed(decoded, job.domains, batches)  # the keys of events with unreadable values, by event
+    for poison in decoded.poison:  # records that are unreadable, or events with unreadable values (bad_values)
         more = {"keys": shown_keys(job.schema, keys[poison.event_id, poison.time_ms])} if poison.bad_values else None
         dead_letters.append(dead_letter(redact(job.schema, poison), more))
     add_counts(counters, poison_counts(decoded.poison))
-    letters = tuple(bounded_equals(dead_letters, counters))  # few of equal ones
-    return ValidEvents(tuple(batches), letters, counters, decoded.time_ms, marks_of(keys))
+    letters = tuple(bounded_equals(dead_letters, counters))  # of equal letters only the first ones
+    times_of_flawed = marks_of(keys)  # by key, to flag the key's next alerts
+    return ValidEvents(tuple(batches), letters, counters, decoded.time_ms, times_of_flawed)

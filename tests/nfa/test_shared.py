@@ -62,7 +62,7 @@ def test_enough_rules_share_what_all_of_them_need() -> None:
     assert not any(r.row[y.R_SHARES] for r in few.rules)
     (start,) = enough.shared
     assert start.rules.tolist() == [0, 1, 2, 3]
-    assert (start.slot, start.within_ms) == (4, 2 * 3_600_000)
+    assert (start.rule_number, start.within_ms) == (4, 2 * 3_600_000)
     (predicate,) = start.predicates.tolist()
     assert all(predicate not in relevant for relevant in relevance(enough))
     assert all(predicate in program(rule(pair(number))).relevance for number in range(4))

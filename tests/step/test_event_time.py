@@ -289,7 +289,7 @@ def test_events_of_now_make_nothing_of_a_backlog_late(seed: int) -> None:
             late += sum(ms < job.watermark_ms for ms, is_honest in records if is_honest)
             read[name] = tuple(ms for ms, _ in records)
         job.look(now_ms, read, "".join(name for name, records in waiting.items() if records))
-        assert all(len(time.support) <= SUPPORT_PARTS_MAX for time in job.times.values())
+        assert all(len(time.counts_by_time) <= SUPPORT_PARTS_MAX for time in job.times.values())
     assert late == 0
     job.settle(now_ms)
     assert job.watermark_ms == max(time.latest_ms for time in job.times.values()) - lateness_ms
