@@ -53,9 +53,7 @@ def add_arguments(parser: Parser) -> None:
     for name, line in (("verify", "report the faults of the trail"), ("show", "print the trail")):
         verb = verbs.add_parser(name, help=line)
         verb.declare(
-            "path PATH",
-            "JSON lines of the audit, or a folder of dead letters; without it the topic is read",
-            nargs="?",
+            "path PATH", "JSON lines of the audit, or a folder of dead letters; without it the topic is read", nargs="?"
         )
         verb.declare("--dead-letter-topic TOPIC", "the job's topic of letters", dest="output.dead_letter_topic")
         if name == "verify":
@@ -68,15 +66,16 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `cep rules audit`. Returns 0, or 1 if something is wrong with the trail. Raises: UsageError, SourceError."""
+    """Show the audit's lines, or verify them with heads (number and hash of a last line). Return 1 if one is wrong."""
     console = Terminal(highlight=False, soft_wrap=True)
     if options.what == "show":
         _print_lines(_trail(options), console)
         return 0
-    heads = _heads(options)
-    verdict = verify(_trail(options), heads.last, heads.by_place)
+    heads = _known_heads(options)
+    verdict = verify(_trail(options), heads.last, heads.earlier_by_place)
     problems = (*heads.problems, *verdict.problems)
-    has_head, has_key = heads.last is not None or bool(heads.by_place), fact_signature("") is not None
+    has_head = heads.last is not None or bool(heads.earlier_by_place)
+    has_key = fact_signature("") is not None  # CEP_MANIFEST_KEY is set, which signs heads
     if has_key and not has_head:
         problems += ("no signed head was found, so lines may be missing at the end; give --checkpoint or --head",)
     for problem in problems:
@@ -95,16 +94,16 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Heads:
-    """The heads of the job's audit (number and hash of its last line at some time): the last one, earlier ones by the
-    place that has them, and the faults of invalid ones."""
+    """The known heads of an audit: number and hash of its last line, now or earlier, by the place that has the head.
+    The audit must have all these lines, so missing ones are found. `problems` are the faults of invalid heads."""
 
     last: Head | None = None
-    by_place: dict[str, Head] = field(default_factory=dict)
+    earlier_by_place: dict[str, Head] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def add(self, place: str, read: Callable[[], Any], *, is_last: bool = True) -> None:
-        """Add the head (number and hash of a line) that a place outside of the audit has, such as a checkpoint, if any.
-        The first one with `is_last` must be the audit's last line, the others among its lines: so none is missing."""
+        """Add the head (number and hash of a line) that a place outside of the audit has, such as a checkpoint. The
+        first head with `is_last` must be the audit's last line; all others must be among its lines."""
         try:
             values = read()
             if values is None:
@@ -116,12 +115,12 @@ class _Heads:
         if self.last is None and is_last:
             self.last = head
         else:
-            self.by_place[place] = head
+            self.earlier_by_place[place] = head
 
 
-def _heads(options: argparse.Namespace) -> _Heads:
+def _known_heads(options: argparse.Namespace) -> _Heads:
     """Collect heads of the audit (number and hash of its last line) from --head, the status topic and the checkpoint
-    folder. Raises: UsageError, SourceError."""
+    folder: an audit without one of these lines was cut or changed. Raises: UsageError, SourceError."""
     heads = _Heads(_given_head(options.head))
     settings = settings_of(options)
     servers, name = settings.kafka.bootstrap_servers, settings.control.status_topic
@@ -137,7 +136,7 @@ def _heads(options: argparse.Namespace) -> _Heads:
         heads.add(STATUS_FILE, lambda: read_document(folder / STATUS_FILE).get("audit"))
     if folder is not None and is_embedded(folder):
         target = target_of(folder)
-        for number in checkpoint_numbers(target)[-1:]:  # taken at some time, so lines may have come after it
+        for number in checkpoint_numbers(target)[-1:]:  # lines may have come after this checkpoint
             read = partial(_checkpoint_head, target, number)
             heads.add(f"checkpoint {number}", read, is_last=False)
     return heads

@@ -147,7 +147,7 @@ examples:
 
 
 def add_arguments_prune(parser: Parser) -> None:
-    """Declare the arguments of the verb, which finds rules that others replace, or that cost more than they find."""
+    """Declare the arguments of `cep rules prune`, which finds rules that others replace or that cost too much."""
     add_rules_argument(parser)
     add_label_arguments(parser)
     parser.declare("--tolerance SHARE", "recall of frauds that may be lost (default 0)", default=0.0)
@@ -180,6 +180,7 @@ def run_prune(options: argparse.Namespace) -> int:
 
 
 def _print(pruned: Pruned, console: Console) -> None:
+    """Print the rules that stay, and for each other rule the frauds that it finds and how many it would add."""
     total = len(pruned.stay) + len(pruned.removed)
     console.print(
         f"{len(pruned.stay)} of {total} rules find {pruned.frauds_after:,} of the {pruned.frauds_before:,} frauds that "

@@ -20,27 +20,27 @@ examples:
   cep describe payments.parquet --name payment > patterns/events.cep
   cep describe day.csv
 """
-_SIGNS = ("delimiter", "quote", "encoding", "decimal", "thousands")
-_FLAGS = {"tz": "--time-zone"}
+_CSV_FLAGS = ("delimiter", "quote", "encoding", "decimal", "thousands")
+_FLAGS = {"tz": "--time-zone"}  # a flag with another name than its form
 _NO_NAME = re.compile(r"[^a-z0-9_]+")
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     parser.declare("events PATH", "a file or folder of Parquet, CSV or JSON lines")
-    for sign in _SIGNS:
-        parser.add_argument(f"--{sign}", metavar="SIGN", help="of CSV, as in cep replay (default: detected)")
+    for option in _CSV_FLAGS:
+        parser.add_argument(f"--{option}", metavar="SIGN", help="of CSV, as in cep replay (default: detected)")
     parser.declare("--name NAME", "of the event type (default: from the name of the path)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a draft declaration for the files. Return 0. Raises: UsageError, SourceError."""
+    """Print a draft declaration for the files, and the flags to read them with. Return 0."""
     stem = options.events.name.partition(".")[0].lower()
     name = options.name or _NO_NAME.sub("_", stem).strip("_0123456789") or "record"
-    signs = [getattr(options, sign) or "" for sign in _SIGNS]
-    drafted = describe(str(options.events), name, form_of_flags(*signs))
+    csv_values = [getattr(options, option) or "" for option in _CSV_FLAGS]
+    drafted = describe(str(options.events), name, form_of_flags(*csv_values))
     flags = [("--columns", f"{field}={column}") for field, column in drafted.columns.items()]
-    flags += [(_FLAGS.get(form, f"--{form.replace('_', '-')}"), value) for form, value in drafted.forms.items()]
+    flags += [(_FLAGS.get(kind, f"--{kind.replace('_', '-')}"), value) for kind, value in drafted.forms.items()]
     if flags:
         printed(f"# read it with: {' '.join(f'{flag} {shlex.quote(value)}' for flag, value in flags)}")
     if "time_base" in drafted.forms:

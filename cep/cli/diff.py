@@ -96,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], console: Console) -> None:
+    """Print a table of the old and the new rules: their alerts, how good these are if labels tell, and their costs."""
     table = new_table(("",), ("old", "new"))
     if measured:
         _add_quality(table, "alerts sent", [(each.figures.together, each.figures.rules) for each in measured])
@@ -104,7 +105,7 @@ def _print_figures(replays: Sequence[Replayed], measured: Sequence[Measured], co
     else:
         table.add_row("alerts", *(f"{each.alerts.num_rows:,}" for each in replays))
     table.add_row("µs an event", *(_per_event(each, each.seconds * 1e6, 2) for each in replays))
-    for name in ("run_steps", "runs_started"):
+    for name in ("run_steps", "runs_started"):  # a run step: a partial match is offered an event
         rates = (_per_event(each, each.counters[name], 3) for each in replays)
         table.add_row(f"{name.replace('_', ' ')} an event", *rates)
     print_whole(table, console)

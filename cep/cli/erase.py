@@ -143,8 +143,7 @@ class _ErasureRequest:
     sign_with: Path | None
 
     def digests(self, job: Job, key_texts: Collection[str]) -> list[str]:
-        """Return the signed digests of the keys, for the audit; empty if the job takes unsigned changes. Raises:
-        UsageError."""
+        """Return the signed digests of the keys, for the audit; none if the job takes unsigned changes."""
         if job.trust is None:
             return []
         if self.request is None:
@@ -158,18 +157,18 @@ class _ErasureRequest:
 
 
 def _sign_request(folder: Path, erasure: _ErasureRequest, *, is_job: bool) -> int:
-    """Sign a request as its author, or as the approver of an existing request. Return 0. Raises: UsageError."""
+    """Sign a request as its author, or an existing one as its approver, and print the next step. Return 0."""
     if is_job:  # `folder` is the checkpoint folder of a job; otherwise it is a savepoint
         job = read_job(folder)
     else:
         with tempfile.TemporaryDirectory() as scratch:
             saved = open_savepoint(Target(str(folder.resolve())), Path(scratch) / "payload")
             job = Job.from_json(payload_in(saved).job)
-    if job is None or job.trust is None or erasure.request is None:  # no trust: none are signed
+    if job is None or job.trust is None or erasure.request is None:  # no trust: no signers
         raise UsageError("--sign-with needs --request FILE, and a job that takes signed changes")
     key_texts = {text for domain_texts in _keys(job, erasure.keys).values() for text in domain_texts}
-    is_whole = write_request(erasure.request, key_texts, job.trust, private_key(erasure.sign_with))  # both signed
-    step = "run it without --sign-with to erase" if is_whole else "another person runs the same command"
+    both_signed = write_request(erasure.request, key_texts, job.trust, private_key(erasure.sign_with))
+    step = "run it without --sign-with to erase" if both_signed else "another person runs the same command"
     printed(f"signed: {erasure.request}; {step}")
     return 0
 
@@ -225,8 +224,8 @@ def _keys(job: Job, key_texts: Sequence[str]) -> dict[KeyDomain, set[str]]:
 def _erase_job(
     folder: Path, scratch: Path, erasure: _ErasureRequest, *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Erase keys from a job's folder: its savepoint is copied without them in `scratch`, and loaded into a new folder.
-    Return the erased items, the texts to search for, and audit lines that a topic is still to get."""
+    """Erase keys from a stopped job: copy its savepoint without the keys, and load the copy into a new job folder.
+    Return the erased items, the texts to search for, and the audit's lines about the erasure that no folder has."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
@@ -236,16 +235,17 @@ def _erase_job(
     source = Target(str(scratch / "before"))
     embedded.save([folder], source)
     copied = _copy_dead_letters(folder, scratch / "letters", key_texts)
+    # `emptied`: numbers of audit lines that lost their texts; `digests`: signed hashes of the keys, for the audit.
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.emptied, digests)
     embedded.load(Target(str(scratch / "after")), scratch / "job")
     if (scratch / "letters").is_dir():  # without the folder, the job has set nothing aside
         shutil.copytree(scratch / "letters", scratch / "job", dirs_exist_ok=True)
     erased.removed["lines of dead letters"] += copied.left_out
     erased.removed["texts of the audit"] += len(copied.emptied)
-    unwritten = erased.audit
-    if (folder / AUDIT_FOLDER).is_dir():  # as a copy; the topic gets the line, too
+    unwritten = erased.audit  # the lines about this erasure, for the topic or the user
+    if (folder / AUDIT_FOLDER).is_dir():  # the job sends its audit to a topic, and has a copy here: both get the lines
         _append_audit(scratch / "job" / AUDIT_FOLDER, erased.audit)
-    elif not has_topic and (copied.has_audit or _is_first(erased.audit)):
+    elif not has_topic and (copied.has_audit or _begins_audit(erased.audit)):  # the audit is among the dead letters
         _append_audit(scratch / "job" / "dead_letters", erased.audit)
         unwritten = []
     target = target_of(folder)
@@ -355,7 +355,7 @@ def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
             file.write(b"".join(line + b"\n" for line in lines))
 
 
-def _is_first(lines: Sequence[bytes]) -> bool:
+def _begins_audit(lines: Sequence[bytes]) -> bool:
     return bool(lines) and int(json.loads(lines[0])["number"]) == 1
 
 
@@ -378,8 +378,8 @@ def _files_with(folder: Path, searched_texts: Sequence[bytes]) -> tuple[list[Pat
 
 
 def _print(folder: Path, erased: Erased, files_left: Sequence[Path], unsearched: Sequence[str]) -> None:
-    """Print the erased and the remaining items. No line quotes a key. A token is a protected value's keyed hash."""
-    for kind, count in sorted((+Counter(erased.removed)).items()):
+    """Print the erased and the remaining items, without a key's text. A token is a protected value's keyed hash."""
+    for kind, count in sorted((+Counter(erased.removed)).items()):  # `+` leaves out counts of 0
         printed(f"removed: {count:,} {kind}")
     if not +erased.removed:
         printed("removed: nothing; the state has no such key")
@@ -389,7 +389,7 @@ def _print(folder: Path, erased: Erased, files_left: Sequence[Path], unsearched:
         printed(f"LEFT: {path}")
     for where in unsearched:
         printed(f"NOT SEARCHED: {where}")
-    if unsearched:
+    if unsearched:  # unreadable files, or tokens made with another secret than the given ones
         printed("a token there is of a key that you did not give, so it may stand for the same value; give the number,")
         printed("and all keys that the job has ever had, with --secrets")
     if not erased.remaining and not files_left and not unsearched:

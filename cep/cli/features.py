@@ -49,10 +49,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the features. Return 0, or 1 if too many records were rejected."""
+    """Write the events with a column for each expression. Return 0, or 1 if too many records were rejected."""
     if options.out.suffix not in _FORMATS:
         raise UsageError(f"cannot tell the format of {options.out}; name it *.parquet or *.csv")
-    named = [_NAMED.fullmatch(text) for text in options.expressions]
+    named = [_NAMED.fullmatch(text) for text in options.expressions]  # like `spent=sum(p.amount over 7 d)`
     expressions = {
         text if match is None else match[1]: text if match is None else match[2]
         for text, match in zip(options.expressions, named, strict=True)
@@ -62,15 +62,15 @@ def run(options: argparse.Namespace) -> int:
     zone = options.tz or tz
     period = {name: at for name in ("since", "until", "dedup") if (at := getattr(options, name)) is not None}
     naming = Naming(columns, zone, forms)
-    made = rejecting_features(options.events, expressions, by, options.declare, naming, cast("HistoryForms", period))
+    outcome = rejecting_features(options.events, expressions, by, options.declare, naming, cast("HistoryForms", period))
     try:
-        replace_file(options.out, partial(_write, made.frame, options.out.suffix))
+        replace_file(options.out, partial(_write, outcome.frame, options.out.suffix))
     except OSError as error:
         raise SinkError(f"{options.out} cannot be written: {error}; make room or name another file") from error
-    if made.skipped_times:
-        print(visible(f"cep: {made.times_line()}"), file=sys.stderr)
-    printed(f"wrote {options.out}: {made.rows:,} events, {len(expressions)} more columns")
-    return tell_rejections(made.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))
+    if outcome.skipped_times:
+        print(visible(f"cep: {outcome.times_line()}"), file=sys.stderr)
+    printed(f"wrote {options.out}: {outcome.rows:,} events, {len(expressions)} more columns")
+    return tell_rejections(outcome.rejections, options.rejected_max, Terminal(stderr=True, highlight=False))
 
 
 def _write(table: pa.Table, suffix: str, file: Any) -> None:

@@ -131,8 +131,7 @@ def tell_rejections(rejections: Rejections, share_max: float, errors: Console) -
 
 
 def checked_alert(value: Any, fields: Iterable[str]) -> dict[str, Any]:
-    """Return an alert that has these fields; a line of a file may have been changed. Raises: ValueError with the
-    field."""
+    """Return an alert that has these fields; a line of a file may have been changed. Raises: ValueError."""
     if not isinstance(value, dict):
         raise ValueError("it is no object")  # noqa: TRY004 one kind of error for every line that is no alert
     for field in fields:

@@ -24,8 +24,7 @@ from cep.cli.verbs import VERBS
 if TYPE_CHECKING:
     from cep.lang.diagnostics import Diagnostic
 
-# Class → its page; the nearest class in the tree of errors counts.
-ERROR_PAGES: dict[type[CepError], str] = {
+ERROR_PAGES: dict[type[CepError], str] = {  # class → its page; the nearest class in the tree of errors counts
     RecordError: "reference/files",
     LimitError: "reference/limits",
     StateFormatError: "guides/move",
@@ -34,8 +33,7 @@ ERROR_PAGES: dict[type[CepError], str] = {
     SinkError: "guides/operate",
     LinkedPathError: "guides/approve",
 }
-# First digit of a diagnostic's code → its page.
-CODE_PAGES = {
+CODE_PAGES = {  # first digit of a diagnostic's code → its page
     "1": "reference/language/grammar",
     "2": "reference/language/declarations",
     "3": "reference/language/expressions",

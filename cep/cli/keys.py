@@ -87,7 +87,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `cep keys`. Returns 0. Raises: UsageError."""
+    """Make keys, or change the signers file (people whose keys sign rules), which the root key signs. Return 0."""
     console = Terminal(highlight=False, soft_wrap=True)
     match options.what:
         case "new":
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
             _print(trust, console)
             console.print(f"signed: {signature_path(options.file)}; the root key is {trust.root_key}", markup=False)
         case "withdraw":
-            trust, only = withdraw(options.file, options.key, private_key(options.sign_with))
+            trust, only = withdraw(options.file, options.key, private_key(options.sign_with))  # only: these still count
             _print(trust, console)
             console.print(f"withdrawn, but for {len(only)} record(s) that it has signed", markup=False)
         case "rotate":
@@ -171,7 +171,7 @@ def run_sign(options: argparse.Namespace) -> int:
     """Sign a rule as its author. Return 0, or 1 if the rule has mistakes. Raises: UsageError."""
     console = Terminal(highlight=False, soft_wrap=True)
     settings = settings_of(options)
-    trust = _needed(settings)
+    trust = _required_trust(settings)
     if (options.rule is None) == (options.heartbeat is None):
         raise UsageError("name a rule, or give --heartbeat TIME")
     if options.heartbeat is not None:
@@ -215,12 +215,12 @@ def run_approve(options: argparse.Namespace) -> int:
     """Show a signed change, and approve it. Return 0. Raises: UsageError if a signature is not valid."""
     console = Terminal(highlight=False, soft_wrap=True)
     settings = settings_of(options)
-    trust = _needed(settings)
+    trust = _required_trust(settings)
     records = read_change(options.change)
     for record in records:
         if record.signed is None:
             raise UsageError(f"{options.change} has no author's signature; its author runs `cep rules sign`")
-        # The author's signature alone must count before another stands for it.
+        # One signature is needed here: the author's must be valid by itself, before another person approves.
         refusal = reason_against(_of_author(record), trust.asking_one())
         if refusal is not None:
             raise UsageError(f"{options.change}: {refusal.reason}")
@@ -263,7 +263,7 @@ def store_signed(records: list[Signable], path: Path, trust: Trust, console: Con
     return not is_open
 
 
-def _needed(settings: Settings) -> Trust:
+def _required_trust(settings: Settings) -> Trust:
     trust = given_trust(settings.control.signers, settings.control.root_key)
     if trust is None:
         raise UsageError(

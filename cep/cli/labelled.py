@@ -111,7 +111,7 @@ def rules_path(options: argparse.Namespace) -> Path:
 
 
 def deployed_folder(folder: Path, errors: Console, *, needs_rules: bool = True) -> Deployment:
-    """Deploy the rules of a folder, or the patterns of a file, and print why others are not in force.
+    """Deploy the rules of a folder, or the patterns of a file. Print why rules are set aside: they are not in force.
 
     Raises: UsageError if no rule is in force. Without `needs_rules` a file may contain only event types.
     """
@@ -130,7 +130,7 @@ def deployed_folder(folder: Path, errors: Console, *, needs_rules: bool = True) 
     problems += [f"{folder}: {rule.rule_id} is set aside: {rule.reason}" for rule in deployment.set_aside]
     for problem in problems:
         errors.print(problem, markup=False)
-    if not deployment.key_domains:
+    if not deployment.key_domains:  # each rule in force has one: the fields of its key
         raise UsageError(f"{folder} has no rule that can be in force")
     return deployment
 

@@ -96,21 +96,25 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show, send, remove or replay dead letters. A replay compares the alerts of the job's history with the alerts when
-    late and repaired events are added. Return 1 if an alert was refused or changes, otherwise 0."""
-    console, errors = Terminal(highlight=False, soft_wrap=True), Terminal(stderr=True, highlight=False)
+    """Show, send, remove or replay dead letters. Return 1 if an alert was refused or changes, otherwise 0."""
+    console = Terminal(highlight=False, soft_wrap=True)
     if options.what in ("list", "send"):
         return (list_refused if options.what == "list" else send_refused)(options, console)
     if options.what == "remove":
         older_ms = length_ms("--older-than", options.older_than)
         _remove(options.folders, int(time.time() * 1_000) - older_ms, console)
         return 0
-    counts, late_ids = _read_dead_letters(options.letters)  # of letters by code, and of events that came too late
+    return _replay(options, console, Terminal(stderr=True, highlight=False))
+
+
+def _replay(options: argparse.Namespace, console: Console, errors: Console) -> int:
+    """Compare the alerts of a job's history with the alerts when late and repaired events are added."""
+    counts, late_ids = _read_dead_letters(options.letters)  # letters by code; ids of events that came too late
     deployment = deployed_folder(options.rules, errors)
     dedup_ms = length_ms("--dedup", options.dedup)
     job = Job(deployment.schema, deployment.key_domains, dedup_ms=dedup_ms).begin()
     original_records = given_events(options, deployment.schema)
-    options.events = [*options.events, *(options.repaired or ())]  # which `given_events` reads
+    options.events = [*options.events, *(options.repaired or ())]  # repaired events are read with the others
     all_records = given_events(options, deployment.schema)
 
     def replayed(history: Pieces) -> Replayed:

@@ -63,8 +63,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
     return int(bool(findings))
 
 
-# One fix may bring another one to light; past this something goes in a circle.
-_ROUNDS_MAX = 10
+_ROUNDS_MAX = 10  # one fix may bring another one to light; past this something goes in a circle
 
 
 def findings_of(checked: Checked, files: Sequence[Path]) -> list[Diagnostic]:

@@ -141,9 +141,9 @@ def _change(options: argparse.Namespace, console: Console) -> int:
         console.print("nothing is sent", markup=False)
         return 1
     version = next_version(running.get((options.list, kind)))
-    starts_at, ledger = effective_at(topics), read_ledger(topics, topic_records)
+    starts_at, ledger = effective_at(topics), read_ledger(topics, topic_records)  # the changes that the job has taken
     records = replacing(options.list, kind, version, entries, starts_at, options.what)
-    records = [with_predecessor(topics, record, ledger) for record in records]
+    records = [with_predecessor(topics, record, ledger) for record in records]  # each names the change before it
     rules = [*topic_records, *rules_of_folder(topics)]
     for reason in filter(None, (refusal_of_values(record, rules) for record in records)):
         console.print(f"{reason}\nnothing is sent", markup=False)
@@ -153,7 +153,7 @@ def _change(options: argparse.Namespace, console: Console) -> int:
         return 0
     changes = [record for record in signed if isinstance(record, ListRecord)]
     send_lists(topics, changes)
-    return await_answer(topics, changes).tell_epoch(console)
+    return await_answer(topics, changes).print_epoch(console)
 
 
 def _kind(options: argparse.Namespace, running: Mapping[tuple[str, str], ListReport]) -> str:

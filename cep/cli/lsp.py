@@ -172,10 +172,7 @@ VS Code.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NEVER_RENAMED = ("function",)
 _RUN_TEST = "cep.test"
-_SEVERITIES = {
-    Severity.ERROR: types.DiagnosticSeverity.Error,
-    Severity.WARNING: types.DiagnosticSeverity.Warning,
-}
+_SEVERITIES = {Severity.ERROR: types.DiagnosticSeverity.Error, Severity.WARNING: types.DiagnosticSeverity.Warning}
 _ITEM_KINDS = {
     "field": types.CompletionItemKind.Field,
     "symbol": types.CompletionItemKind.EnumMember,
@@ -340,7 +337,6 @@ def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_CODE_ACTION)
     def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
-        """Offer the fixes of the mistakes in a range."""
         uri = params.text_document.uri
         actions_here: list[types.CodeAction] = []
         for diagnostic in _findings(texts, uri):
@@ -388,9 +384,11 @@ def _diagnostic(finding: Diagnostic, texts: _Texts) -> types.Diagnostic:
 
 
 def _add_reading(served: LanguageServer, texts: _Texts) -> None:
+    """Let the server answer questions about a name in a text: its meaning, completions, declaration and uses."""
+
     @served.feature(types.TEXT_DOCUMENT_HOVER)
     def hover(params: types.HoverParams) -> types.Hover | None:
-        checked, target = _place(texts, params, whole=False)
+        checked, target = _name_at(texts, params, in_workspace=False)
         if target is None:
             document = texts.opened(params.text_document.uri)
             text, place = keyword_meaning(document.word_at_position(params.position)), None
@@ -402,7 +400,6 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
         types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[".", ":", "=", "[", ","])
     )
     def complete(params: types.CompletionParams) -> types.CompletionList:
-        """Offer the words that fit at the cursor."""
         uri = params.text_document.uri
         document = texts.opened(uri)
         offset = document.offset_at_position(params.position)
@@ -417,31 +414,30 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_DEFINITION)
     def definition(params: types.DefinitionParams) -> list[types.Location]:
-        checked, target = _place(texts, params, whole=False)
+        checked, target = _name_at(texts, params, in_workspace=False)
         if target is None:
             return []
-        return [_location(p, texts) for p in _same(checked, target.named) if p.declares]
+        return [_location(p, texts) for p in _places_of(checked, target.named) if p.declares]
 
     @served.feature(types.TEXT_DOCUMENT_REFERENCES)
     def references(params: types.ReferenceParams) -> list[types.Location]:
-        checked, target = _place(texts, params, whole=True)
-        return [] if target is None else [_location(p, texts) for p in _same(checked, target.named)]
+        checked, target = _name_at(texts, params, in_workspace=True)
+        return [] if target is None else [_location(p, texts) for p in _places_of(checked, target.named)]
 
 
-# A request about a place in a document.
-_At = (
+_At = (  # a request about a position in a document
     types.HoverParams | types.DefinitionParams | types.ReferenceParams | types.PrepareRenameParams | types.RenameParams
 )
 
 
-def _place(texts: _Texts, params: _At, *, whole: bool) -> tuple[Checked, Place | None]:
+def _name_at(texts: _Texts, params: _At, *, in_workspace: bool) -> tuple[Checked, Place | None]:
     uri = params.text_document.uri
-    checked = texts.all_checked(uri) if whole else texts.checked(uri)
+    checked = texts.all_checked(uri) if in_workspace else texts.checked(uri)
     offset = texts.opened(uri).offset_at_position(params.position)
     return checked, place_at(places(checked.files, checked.resolved), texts.name(uri), offset)
 
 
-def _same(checked: Checked, named: Named) -> list[Place]:
+def _places_of(checked: Checked, named: Named) -> list[Place]:
     return [p for p in places(checked.files, checked.resolved) if p.named == named]
 
 
@@ -455,13 +451,13 @@ def _location(place: Place, texts: _Texts) -> types.Location:
 def _add_changing(served: LanguageServer, texts: _Texts) -> None:
     @served.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
     def prepare(params: types.PrepareRenameParams) -> types.Range | None:
-        _, target = _place(texts, params, whole=False)
+        _, target = _name_at(texts, params, in_workspace=False)
         return None if target is None or target.named.kind in _NEVER_RENAMED else texts.span_range(target.span)
 
     @served.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
     def rename(params: types.RenameParams) -> types.WorkspaceEdit | None:
         """Rename a name everywhere in the documents, if the new name is free."""
-        checked, target = _place(texts, params, whole=True)
+        checked, target = _name_at(texts, params, in_workspace=True)
         if (
             target is None
             or target.named.kind in _NEVER_RENAMED
@@ -469,7 +465,7 @@ def _add_changing(served: LanguageServer, texts: _Texts) -> None:
         ):
             return None
         changes: dict[str, list[types.TextEdit]] = {}
-        for place in _same(checked, target.named):
+        for place in _places_of(checked, target.named):
             edit = types.TextEdit(texts.span_range(place.span), params.new_name)
             changes.setdefault(texts.uri(place.span.file), []).append(edit)
         return types.WorkspaceEdit(changes=changes)

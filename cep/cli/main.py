@@ -127,11 +127,11 @@ def _run(name: str, verb: Verb, options: argparse.Namespace) -> int:
     """Run a verb, after its modules are imported, and return its exit code. Files of a private verb are the owner's."""
     run = verb.part("run")
     _PandasBlocker.remove()  # the start is over, which pandas would have slowed; from now on Arrow may import it
-    if name == "check":  # this verb takes its arguments one by one, for callers without options
+    if name == "check":  # it takes its arguments one by one, because Python code calls it, too
         findings: int = run(options.files, options.json, _is_colored(options.color))
         return findings
     color = (_is_colored("auto"),) if verb.is_colored else ()
-    if "cep.kernels.jit" in sys.modules:
+    if "cep.kernels.jit" in sys.modules:  # the verb uses kernels, which are compiled when they first run
         import_module("cep.runners.compiling").announce_compiling()
     with private_files() if verb.is_private else nullcontext():
         code: int = run(options, *color)

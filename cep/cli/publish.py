@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     topics = topics_of(options, console)
     if options.change:
         return _send_changes(topics)
-    records = _records(topics)
+    records = _checked_records(topics)
     if records is None:
         return 1
     topic_records = published(topics)
@@ -161,21 +161,20 @@ def _send(topics: Topics, changes: Sequence[Signable]) -> int:
     """Send records, and print the answer of the job. Return 0, or 1 if it refuses one."""
     list_changes = [record for record in changes if isinstance(record, ListRecord)]
     others = [record for record in changes if not isinstance(record, ListRecord)]
-    # Lists first: a rule needs the lists that it uses.
-    if list_changes:
+    if list_changes:  # first, because a rule needs the lists that it uses
         send_lists(topics, list_changes)
     if others:
         send(topics, others)
     answer, console = await_answer(topics, changes), topics.console
     status = answer.status
     if status is not None:
-        for line in lacking_past(status, changes):
+        for line in lacking_past(status, changes):  # rules that look back further than the job has kept events
             console.print(line, markup=False, style="yellow")
         sent = {(record.id, record.version) for record in others}
         for rule in status["rules"]:
-            if rule.get("runs") and (rule["rule_id"], rule["version"]) in sent:
+            if rule.get("runs") and (rule["rule_id"], rule["version"]) in sent:  # the open runs of the version before
                 console.print(runs_text(rule, _open_runs(status, rule)), markup=False)
-    return answer.tell_epoch(console)
+    return answer.print_epoch(console)
 
 
 def _open_runs(status: Mapping[str, Any] | None, rule: Mapping[str, Any]) -> int | None:
@@ -185,8 +184,8 @@ def _open_runs(status: Mapping[str, Any] | None, rule: Mapping[str, Any]) -> int
     return int(status["open_runs"].get(f"{rule['rule_id']}@{rule['runs']['version']}", 0))
 
 
-def _records(topics: Topics) -> list[UpsertRecord] | None:
-    """Read the folder's rules, lock (their hashes) and lists. Report mistakes and return None if there are any."""
+def _checked_records(topics: Topics) -> list[UpsertRecord] | None:
+    """Read the folder's rules, and check them, their hashes in the lock file and their lists. None after a report."""
     options = topics.options
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
@@ -197,7 +196,7 @@ def _records(topics: Topics) -> list[UpsertRecord] | None:
     chosen = [record for record in records if not options.only or record.id in options.only]
     problems += [str(problem) for problem in problems_of_lock(chosen, read_lock(options.rules))]
     problems += declared_lists(options.rules)[1]  # the problems, without the lists
-    deployment = deploy(chosen)
+    deployment = deploy(chosen)  # as a trial: a rule that does not compile is set aside
     problems += [
         f"{rule.rule_id}: {rule.reason}" + "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)
         for rule in deployment.set_aside
@@ -213,7 +212,7 @@ def _declared(directory: Path, records: Sequence[UpsertRecord]) -> list[GivenLis
 
 
 def _check_changes(topics: Topics, changes: Sequence[Change]) -> int:
-    """Print every reason against the changes. Return how many there are."""
+    """Check the changes before they are sent: approvals and patterns. Print each problem, and return their number."""
     upserts = [record for record in changes if isinstance(record, UpsertRecord)]
     count = 0
     if topics.settings.publish.two_person:
@@ -277,8 +276,9 @@ class _RunningVersions:
         before = on_topic(self.topic_records, rule_id, version) or in_git(self.directory, rule_id, version)
         if before is None:
             return [f"version {version} is neither on the control topic nor in git: what it was cannot be shown"]
+        # With the start of the running version, because another start does not change a rule.
         lines = difference(before, step.record.model_copy(update={"effective_at": before.effective_at}))
-        # Both versions in one rulebook, so that its report says which open runs go on.
+        # Both versions are in one rulebook, and the new one starts later, so that its report says which runs go on.
         report = deploy([before, step.record.model_copy(update={"effective_at": _LATER_START})]).rulebook.report()
         start = {"from_ms": step.record.effective_ms}
         rules = (

@@ -94,7 +94,7 @@ def add_arguments(parser: Parser) -> None:
 
 def _add_job(parser: Parser) -> None:
     """Declare the arguments that describe the live job: with --control the job whose alerts the replay repeats, with
-    --savepoint the job that goes on from the cut (the end of the replay)."""
+    --savepoint the job that goes on from the cut (the end of the replay). Rules run level by level."""
     parser.declare(
         "--levels N",
         "levels of patterns that feed each other, as the live job's --levels: with --control, a record for which "
@@ -152,9 +152,9 @@ def run(options: argparse.Namespace) -> int:
         return 1
     ending = _ending(options)  # the cut at which --savepoint saves the state; None without it
     refused = refusal_dead_letters(deployment.refused)
-    if ending is not None:  # a live job goes on from its savepoint, and begins with all records that were taken
+    if ending is not None:  # a live job goes on from the savepoint, and begins with all control records that were taken
         deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.trust)
-    job = _job(options, deployment, rules.levels_count if ending else 1)  # a job that goes on has the levels
+    job = _job(options, deployment, rules.levels_count if ending else 1)  # 1: as many as these rules need
     records = given_events(options, deployment.schema)
     replayed = _replay(options, job, deployment.rulebook, records, ending, errors)
     outcome = finish(deployment.rulebook, replayed, refused)

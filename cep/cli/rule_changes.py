@@ -133,10 +133,10 @@ def _topics_and_rule(options: argparse.Namespace) -> tuple[Topics, list[ControlR
 def _turn(options: argparse.Namespace, kind: type[PauseRecord | ResumeRecord]) -> int:
     """Send a pause or a resumption of a rule. Return 0, or 1 if the job refuses it."""
     topics, records, _ = _topics_and_rule(options)
-    first = kind(id=options.rule, version=1, effective_at=effective_at(topics))
-    answer = send_change(topics, numbered(topics, first, read_ledger(topics, records)), records)
+    unnumbered = kind(id=options.rule, version=1, effective_at=effective_at(topics))
+    answer = send_change(topics, numbered(topics, unnumbered, read_ledger(topics, records)), records)
     is_paused = answer.status is not None and options.rule in answer.status["paused"]
-    return answer.tell_epoch(topics.console, f"{options.rule} is {'paused' if is_paused else 'not paused'}; ")
+    return answer.print_epoch(topics.console, f"{options.rule} is {'paused' if is_paused else 'not paused'}; ")
 
 
 def run_pause(options: argparse.Namespace) -> int:
@@ -153,20 +153,20 @@ def run_snooze(options: argparse.Namespace) -> int:
     """Suppress a rule's alerts until a date. Return 0, or 1 if the job refuses it."""
     topics, records, _ = _topics_and_rule(options)
     until = utc_text(moment_ms("--until", options.until))
-    first = SnoozeRecord(
+    unnumbered = SnoozeRecord(
         id=options.rule, version=1, until=until, key=options.key, by=who(options), effective_at=effective_at(topics)
     )
-    reason = refusal_of_values(first, [*records, *rules_of_folder(topics)])
+    reason = refusal_of_values(unnumbered, [*records, *rules_of_folder(topics)])
     if reason is not None:
         topics.console.print(f"{reason}\nnothing is sent", markup=False)
         return 1
-    record = numbered(topics, first, read_ledger(topics, records))
-    return send_change(topics, record, records).tell_epoch(topics.console)
+    record = numbered(topics, unnumbered, read_ledger(topics, records))  # with the version after the last change
+    return send_change(topics, record, records).print_epoch(topics.console)
 
 
 def run_rollback(options: argparse.Namespace) -> int:
-    """Put an earlier version in force. Return 0, or 1 if the job refuses it."""
-    topics, records, present = _topics_and_rule(options)
+    """Put an earlier version of a rule in force again, under a new number. Return 0, or 1 if the job refuses it."""
+    topics, records, running = _topics_and_rule(options)
     earlier = on_topic(records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
     if earlier is None:
         raise UsageError(
@@ -175,7 +175,7 @@ def run_rollback(options: argparse.Namespace) -> int:
         )
     record = RollbackRecord(
         id=options.rule,
-        version=present.version + 1,
+        version=running.version + 1,
         to_version=options.to,
         rule=signed_version(options.rules, earlier) or earlier,
         effective_at=effective_at(topics),
@@ -183,7 +183,7 @@ def run_rollback(options: argparse.Namespace) -> int:
     )
     answer = send_change(topics, with_predecessor(topics, record, read_ledger(topics, records)), records)
     if answer.is_sent and answer.code == 0:
-        again = f"cep rules bump {options.rule} --above {record.version}"
+        again = f"cep rules bump {options.rule} --above {record.version}"  # the file's version is too low now
         topics.console.print(
             f"{options.rule} is version {record.version}, which is {options.to} again; mend the file and run `{again}`"
         )

@@ -67,6 +67,7 @@ def _purpose(checked: Checked, record: UpsertRecord) -> str:
 
 
 def _facts(checked: Checked, record: UpsertRecord) -> list[Row]:
+    """List the facts about a rule for its card, as (name, value) without empty values."""
     pattern = checked.patterns.get(record.pattern)
     facts: dict[str, object] = {
         "owner": record.owner,
@@ -101,26 +102,26 @@ def _limits(within_ms: object, within_events: object, record: UpsertRecord) -> s
 
 
 def _versions(directory: Path, record: UpsertRecord, trust: Trust | None) -> list[Row]:
-    """Return (version, meaning, approvals) of each known version, the newest first. The meaning is a hash of everything
-    that decides alerts; the lock file has it for each released version."""
-    meanings = dict(read_lock(directory).get(record.id, {}))
-    meanings.setdefault(record.version, content_hash(record))
+    """Return (version, content hash, approvals) of each known version, the newest first. The hash is of everything that
+    decides alerts; the lock file has it for each released version."""
+    content_hashes = dict(read_lock(directory).get(record.id, {}))
+    content_hashes.setdefault(record.version, content_hash(record))
     approvals: dict[int, str] = {}
     for path in sorted((directory / SIGNED_FOLDER).glob(f"{record.id}.*.json")):
         if path.name.removeprefix(f"{record.id}.").removesuffix(".json").isdigit():
             signed = read_change(path)[0]
-            meaning = meanings.get(signed.version, "")
+            digest = content_hashes.get(signed.version, "")
             if isinstance(signed, UpsertRecord | RollbackRecord):
                 upsert = signed.as_upsert() if isinstance(signed, RollbackRecord) else signed
-                meaning = content_hash(upsert)
-                if meanings.setdefault(signed.version, meaning) != meaning:
+                digest = content_hash(upsert)
+                if content_hashes.setdefault(signed.version, digest) != digest:
                     approvals[signed.version] = f"none: {path.name} is of another meaning"
                     continue
-            meanings.setdefault(signed.version, signed.kind)
+            content_hashes.setdefault(signed.version, signed.kind)  # a change without content, such as `retire`
             approvals[signed.version] = _people(signed, trust)
     return [
-        (version, meanings[version][:_SHORT], approvals.get(version, "none"))
-        for version in sorted(meanings, reverse=True)
+        (version, content_hashes[version][:_SHORT], approvals.get(version, "none"))
+        for version in sorted(content_hashes, reverse=True)
     ]
 
 
@@ -313,7 +314,7 @@ def run_card(options: argparse.Namespace) -> int:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """List the rules. Returns 0, or 1 if something is wrong with them. Raises: UsageError."""
+    """List the rules. Return 1 for a mistake, or a version with another content hash than in the lock file."""
     (records, problems), console, directory = _read(options), _console(), options.rules
     contradictions = {problem.rule_id: str(problem) for problem in problems_of_lock(records, read_lock(directory))}
     deployment: Deployment = deploy(records)
@@ -354,7 +355,7 @@ def run_show(options: argparse.Namespace) -> int:
 
 def run_history(options: argparse.Namespace) -> int:
     """List the versions of a rule in git. Returns 0. Raises: UsageError."""
-    _read(options)
+    _read(options)  # only to refuse a missing folder
     lines = history(options.rules, options.rule)
     if not lines:
         raise UsageError(f"git knows nothing of {options.rules / (options.rule + '.toml')}; commit it first")
@@ -371,7 +372,7 @@ def run_history(options: argparse.Namespace) -> int:
 
 
 def run_lock(options: argparse.Namespace) -> int:
-    """Write the lock file. Return 0, or 1 if the rules have problems. Raises: UsageError."""
+    """Write the lock file, which fixes the content hash of each version. Return 0, or 1 if the rules have problems."""
     (records, problems), console, directory = _read(options), _console(), options.rules
     before = read_lock(directory)
     after, contradictions = locked(records, before)

@@ -61,7 +61,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Report what a shadow version would change. Raises: UsageError if the job lacks it."""
     console = Terminal(highlight=False, soft_wrap=True)
-    from_ms, version = _shadow(options.checkpoint, options.rule)
+    from_ms, version = _newest_shadow(options.checkpoint, options.rule)
     suppressed = options.checkpoint / SUPPRESSED_FOLDER
     shadow = _compared(_shadow_alerts(suppressed), options.rule, suppressed)
     shadow = [alert for alert in shadow if alert["version"] == version]
@@ -87,8 +87,8 @@ def _costs(checkpoint: Path, rule_id: str) -> Table:
     return table
 
 
-def _shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
-    """Return (event time of its start, version) of the shadow. Raises: UsageError, StateCorruptError."""
+def _newest_shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
+    """Return (event time of its start, version) of the rule's newest version in shadow, which sends no alerts."""
     path = checkpoint / STATUS_FILE
     if not path.exists():
         raise UsageError(f"{path} is not there; name the checkpoint folder of a job that has run")

@@ -302,10 +302,10 @@ def run_savepoint(options: argparse.Namespace) -> int:
 
 
 def run_restore(options: argparse.Namespace) -> int:
-    """Restore a savepoint into a new folder, or list savepoints of Spark. Raises: UsageError, StateError."""
+    """Restore a savepoint into the new folder `options.checkpoint`, or list savepoints of Spark."""
     target = Target(options.source)
-    change_payload = _change_of_payload(options, target)
-    if embedded.has_savepoint(target) and options.checkpoint is not None:
+    change_payload = _change_of_payload(options, target)  # sets the watermark back, if flags say so
+    if embedded.has_savepoint(target) and options.checkpoint is not None:  # of `cep run`, or a portable one
         if options.engine == "spark":
             if options.groups is not None:
                 raise UsageError("a job on Spark has all key groups; leave --groups out")
@@ -364,7 +364,7 @@ def _change_of_payload(options: argparse.Namespace, target: Target) -> Callable[
         )
     to_ms = moment_ms("--watermark-back", options.watermark_back)
     payload, now_ms = read_payload(target), int(time.time() * 1_000)
-    set_back(payload, to_ms, now_ms)  # refused before anything is said of it
+    set_back(payload, to_ms, now_ms)  # only to raise before anything is printed: it returns a changed copy
     for sentence in consequences(payload, to_ms):
         printed(sentence)
     if not options.yes:

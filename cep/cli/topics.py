@@ -196,7 +196,7 @@ def _key(record: ControlRecord) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of the job to changes: 0, or the exit code 1 if it refuses one; and its status, None without a wait.
+    """The answer of the job to changes: the exit code (1 if it refuses one), and its status, None without a wait.
 
     `is_sent` is False for a change that another person must approve first.
     """
@@ -205,8 +205,8 @@ class Answer:
     status: dict[str, Any] | None = None
     is_sent: bool = True
 
-    def tell_epoch(self, console: Console, sentence: str = "") -> int:
-        """Print the epoch of the job after the beginning of a sentence, if it has answered. Return the exit code."""
+    def print_epoch(self, console: Console, sentence: str = "") -> int:
+        """Print the job's epoch (number of its changes so far) after `sentence`, if it answered. Return the code."""
         if self.status is not None:
             console.print(f"{sentence}the job is at epoch {self.status['epoch']}", markup=False)
         return self.code
@@ -311,7 +311,7 @@ def signed_rules(topics: Topics, changes: Sequence[Change]) -> tuple[list[Change
             text = f"{record.id} version {record.version}: {refusal.reason} (`cep rules sign {record.id}{flag}` begins)"
             topics.console.print(text, markup=False, style="red")
             missing_count += 1
-        signed.append(stored or record)
+        signed.append(stored or record)  # an unsigned one, too: its caller sends nothing then
     return signed, missing_count
 
 

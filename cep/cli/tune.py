@@ -46,7 +46,7 @@ _WAYS = {
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the arguments of the verb."""
+    """Declare the arguments of `cep rules tune`. The parts of the time are train, validation and test."""
     parser.declare("rule RULE", "the rule's id")
     parser.declare("--rules FOLDER", "rule files (*.toml)", required=True)
     add_label_arguments(parser)
@@ -72,14 +72,14 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tune a rule and print the result. Return 0, or 1 if too many records were rejected."""
+    """Tune a rule's parameters on labelled events, and print the result. Return 1 if too many records were rejected."""
     use_secrets_file(options.secrets)
     budget = None if options.budget is None else alerts_a_day(options.budget)
     aim = Aim(options.objective, budget, options.review_cost)
     terms, tries = terms_of(options), pairs(options.tries, "--try", "it like large=100,200,500")
     errors = Terminal(stderr=True, highlight=False)
     rule = one_rule(options.rules, options.rule)
-    axes = axes_of(rule.pattern, rule.record.params, tries)
+    axes = axes_of(rule.pattern, rule.record.params, tries)  # each parameter with the values to try
     gap_ms = rule.gap_ms if options.gap is None else length_ms("--gap", options.gap)  # between parts of the time
     records = given_events(options, rule.deployment.schema)
     measured = rule.measure(records, options.labels, terms, errors)
@@ -94,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(tuned: Tuned, gap_ms: int, aim: Aim, console: Console) -> None:
+    """Print the present setting and the candidate, as each part of the time shows them: train, validation, test."""
     console.print(f"{tuned.settings_count:,} settings compared, {_WAYS[tuned.way]} ({tuned.replayed_count:,} replayed)")
     console.print(f"the time is cut 3 : 1 : 1, with gaps of {show_duration(gap_ms)}")
     for part in tuned.parts:
@@ -122,20 +123,20 @@ def _interval(each: Interval) -> str:
 
 
 def _print_tried(tuned: Tuned, console: Console) -> None:
-    """Print the settings, the best on train first, and the present one."""
+    """Print the settings, the best on train first, and the present one. `aim` is the value of the objective."""
     columns = tuned.tried
     names = [name for name in columns if name in tuned.present]
     ranks = [float("-inf") if value is None else value for value in columns["train_value"]]
     order = sorted(range(tuned.settings_count), key=ranks.__getitem__, reverse=True)
-    (unchanged,) = (row for row in order if all(columns[name][row] == tuned.present[name] for name in names))
-    shown = order[:_SHOWN] if unchanged in order[:_SHOWN] else [*order[: _SHOWN - 1], unchanged]
+    (present_row,) = (row for row in order if all(columns[name][row] == tuned.present[name] for name in names))
+    shown = order[:_SHOWN] if present_row in order[:_SHOWN] else [*order[: _SHOWN - 1], present_row]
     table = new_table(("",), (*names, "train: alerts", "aim", "validation: alerts", "aim"), no_wrap=True)
     for row in shown:
         figures = (
             f"{columns[f'{part}_{name}'][row]:,}" if name == "alerts" else _value(columns[f"{part}_{name}"][row])
             for part in ("train", "validation") for name in ("alerts", "value")
         )  # fmt: skip
-        table.add_row("present" if row == unchanged else "", *(str(columns[name][row]) for name in names), *figures)
+        table.add_row("present" if row == present_row else "", *(str(columns[name][row]) for name in names), *figures)
     print_whole(table, console)
     if len(order) > len(shown):
         console.print(f"and {len(order) - len(shown):,} others, which --json has", markup=False)

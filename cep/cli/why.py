@@ -62,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the arguments of `cep why`."""
     parser.declare("--alerts FILE", "the alerts that a job wrote: Parquet or JSON lines", required=True)
     parser.declare("--alert ID", "the alert's id, or the beginning of it", required=True)
-    _common(parser)
+    _add_shared_arguments(parser)
 
 
 def add_arguments_not(parser: Parser) -> None:
@@ -71,10 +71,11 @@ def add_arguments_not(parser: Parser) -> None:
     parser.declare("--key KEY", "the key; repeat it for each field of a key of several", required=True, action="append")
     parser.declare("--at TIME", "the event time at which you expected the alert, like 2026-03-01T10:05:00Z")
     parser.declare("--dead-letters PATH", "the dead letters of a live job, so that its late events are left out")
-    _common(parser)
+    _add_shared_arguments(parser)
 
 
-def _common(parser: Parser) -> None:
+def _add_shared_arguments(parser: Parser) -> None:
+    """Declare the arguments that `cep why` and `cep why-not` share. A pattern feeds another with derived events."""
     parser.declare("--rules FOLDER", "rule files (*.toml), the first versions in force (default: rules)")
     parser.declare("--control FILE", "control records (JSON lines) that came after the rules")
     add_trust_arguments(parser)

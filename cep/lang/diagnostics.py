@@ -128,8 +128,7 @@ class Collector:
         self.diagnostics.append(diagnostic)
 
 
-# Digits and letters that are taken for each other.
-_LOOKALIKES = str.maketrans("oil", "011")
+_LOOKALIKES = str.maketrans("oil", "011")  # letters and digits that are taken for each other
 
 
 def _look(name: str) -> str:

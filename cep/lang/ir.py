@@ -374,8 +374,7 @@ class PatternIR:
 
 # ---------------------------------------------------------------------------------------------------- tests
 
-# The content of a slot (see Const), None for null.
-Slot = int | float | bool | str | None
+Slot = int | float | bool | str | None  # the content of a slot (see Const), None for null
 
 
 @dataclass(frozen=True, slots=True)

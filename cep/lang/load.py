@@ -38,7 +38,7 @@ from cep.lang.parse.file import parse
 
 # Each pass reads the draft, fills a part of it, and reports mistakes. The order counts: later passes read that part.
 PATTERN_PASSES: tuple[Callable[[clauses.Draft], None], ...] = (
-    clauses.check_places,         # `seq`: the variables, and those bound before each           CEP406, 415
+    clauses.check_variables,      # `seq`: the variables, and those bound before each           CEP406, 415
     clauses.check_event_types,    # `where`: the event type of each variable, the stream        CEP202, 204, 207, 216
     clauses.check_key,            # `by`: every event type of the stream has the key            CEP207, 417
     clauses.check_hidden_fields,  # parameters: none has the name of a field                    CEP508
@@ -72,6 +72,7 @@ def _check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str,
 
 
 def _check_pattern(pattern: syntax.PatternSyntax, resolved: Resolved, collector: Collector) -> PatternIR | None:
+    """Run the passes over one pattern. Return its IR; None if it or an event type that it reads has a mistake."""
     errors = collector.error_count
     draft = clauses.Draft(pattern, resolved, collector, ExpressionChecker(collector))
     clauses.check_params(draft)
@@ -239,8 +240,8 @@ def bundle_checked(path: str | Path, root: Path | None = None) -> Bundle:
         name, files = _read_bundle(Path(path), root)
         loader = _Loader(_no_imports)
         text = files.bundled(name, set())
-        is_kept = loader.keep_source(TEXT, text)
-        if not is_kept or files.collector.diagnostics or not files.can_be_concatenated(name):
+        is_small_enough = loader.keep_source(TEXT, text)
+        if not is_small_enough or files.collector.diagnostics or not files.can_be_concatenated(name):
             return Bundle(text, checked=None)  # the caller has to parse and check the text, to show places in it
         loader.sources |= files.sources  # where the spans of the syntax are
         loader.files.append(syntax.FileSyntax(TEXT, tuple(files.declared(name, set()))))
@@ -437,8 +438,8 @@ class _Loader:
     def can_be_concatenated(self, name: str) -> bool:
         """Return True if the bundle of the file `name` has the same tokens and doc comments as the separate files.
 
-        The bundle has imported texts in the place of imports, and no tests. It differs if text follows an import or a
-        test on its line, if a doc comment stands before it, or if one ends an imported file.
+        The bundle is one text, with imported files in place of imports and without tests. It differs if text follows
+        one on its line, or if a doc comment before one, or at the end of a file, would move on to another declaration.
         """
         for source_name, text in self.sources.items():
             spans = [test.whole for test in self.tests[source_name]]

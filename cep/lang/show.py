@@ -132,6 +132,7 @@ def _listed(named: ir.Expr) -> str:
 
 
 def _history(expr: ir.History) -> str:
+    """Write a function of past events, such as `sum(payment.amount over 7 d by card)` or `last(payment).country`."""
     if expr.fn == "first_seen":
         return f"first_seen({expr.by[0]})"
     is_one = expr.fn in ("first", "last")

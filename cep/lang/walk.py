@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from cep.lang.ir import Expr, History, PatternIR
 from cep.lang.syntax import CallSyntax, HistorySyntax, InSyntax, NameRef
 
-# Fields of these types hold no nodes.
-_LEAVES = (
+_LEAVES = (  # fields of these types hold no nodes
     "str", "Span", "bool", "int", "Type", "Link", "Inner", "SkipKind", "Which", "AggregateFn", "HistoryFn", "UnaryOp",
     "BinaryOp", "str | None", "int | None", "int | float | None", "tuple[str, ...]", "CalendarUnit | None",
     "int | float | bool | str | None", "int | Decimal | float | str | bool | None",
@@ -62,6 +61,7 @@ def _nodes_of(pattern: _Object) -> _Nodes:
 
 
 def _walk(tree: object) -> Iterator[object]:
+    """Yield every dataclass in a tree of dataclasses and tuples, the outermost first. All other values are leaves."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()

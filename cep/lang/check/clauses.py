@@ -87,7 +87,7 @@ class Draft:
                 bound = Bound.NEGATED
             elif variable.name in before.surely:
                 bound = Bound.ALWAYS
-            elif variable.name in before.maybe or variable.name == under_test:  # an earlier event of its own
+            elif variable.name in before.maybe or variable.name == under_test:  # if repeated, it has an earlier event
                 bound = Bound.MAYBE
             in_scope[variable.name] = VariableInScope(event_type, bound, variable.span)
         return in_scope
@@ -128,7 +128,7 @@ def check_conditions(draft: Draft) -> None:
 def check_untils(draft: Draft) -> None:
     """Check each `until`. It looks at every event of the stream, so it sees the fields of all its event types."""
     structure = draft.pattern.structure
-    assert structure is not None, "the runner of the passes looks first"
+    assert structure is not None, "without `seq` no pass runs"
     untils = list(_untils(structure))
     fields = Schema(tuple(draft.stream)).columns() if untils else {}
     for span, node in untils:
@@ -162,14 +162,14 @@ def check_timeout(draft: Draft) -> None:
 def check_measures(draft: Draft) -> None:
     """Check the values of `emit`."""
     structure = draft.pattern.structure
-    assert structure is not None, "the runner of the passes looks first"
+    assert structure is not None, "without `seq` no pass runs"
     draft.measures = _measures(draft, draft.pattern.measures, draft.order.end, may_be_last(structure))
 
 
 def _measures(
     draft: Draft, written: tuple[syntax.AssignSyntax, ...], before: Before, may_end: Names
 ) -> tuple[Measure, ...]:
-    """Check the values that a pattern emits. The last event of the match is one of the variables `may_end`."""
+    """Check the emitted values. `before`: the variables bound by then. One of `may_end` has the match's last event."""
     measures: list[Measure] = []
     names: dict[str, syntax.AssignSyntax] = {}
     last = [draft.event_types[name] for name in may_end if name in draft.event_types]
@@ -318,10 +318,10 @@ def _slot(node: syntax.ExprSyntax | None, value_type: Type, collector: Collector
     return converted.value
 
 
-def check_places(draft: Draft) -> None:
-    """Collect the variables of the structure, and for each the variables that are bound before it."""
+def check_variables(draft: Draft) -> None:
+    """Collect the variables of the structure, with the ones bound before each. Refuse repeated names and too many."""
     structure = draft.pattern.structure
-    assert structure is not None, "the runner of the passes looks first"
+    assert structure is not None, "without `seq` no pass runs"
     draft.order = order_of(structure)
     span_by_name: dict[str, Span] = {}
     for variable, _ in draft.order.variables:
@@ -337,7 +337,7 @@ def check_places(draft: Draft) -> None:
 
 
 def check_event_types(draft: Draft) -> None:
-    """Find the event type of each variable, and the stream of the pattern."""
+    """Find the event type of each variable, and the stream of the pattern (the event types that it reads)."""
     names = [v.name for v in draft.variables]
     for where in draft.pattern.wheres:
         name = where.variable
@@ -455,6 +455,7 @@ def check_produced(draft: Draft) -> None:
 def _check_value(
     measure: Measure, event_type: EventType, span: Span, label: tuple[Label, ...], collector: Collector
 ) -> None:
+    """Check one emitted value of a pattern with `produce`: it must be a field of the produced event, of its type."""
     name = measure.name
     field = event_type.field(name)
     names = [f.name for f in event_type.fields if not _comes_from_match(f)]

@@ -13,7 +13,7 @@ from cep.lang import syntax
 from cep.lang.check import history as check_history
 from cep.lang.check import operators as check_operators
 from cep.lang.check import text as check_text
-from cep.lang.check.history import is_event_type, of_call
+from cep.lang.check.history import history_call, is_event_type
 from cep.lang.check.operators import is_symbol, mismatch, unify
 from cep.lang.check.scope import AggregateArgument, Bound, Checker, Refused, Scope, attempt, each
 from cep.lang.check.text import check_count
@@ -36,10 +36,10 @@ def call(checker: Checker, node: syntax.CallSyntax, scope: Scope, expected: Type
         return use_define(checker, define, node.arguments, node, scope, expected)
     function = FUNCTIONS.get(node.name)
     family = None if function is None else function.family
-    over_events = family is Family.AGGREGATE and not (node.name in _EXTREMES and len(node.arguments) > 1)
-    if family is Family.PAST or (over_events and len(node.arguments) == 1 and is_event_type(node.arguments[0], scope)):
-        return of_call(checker, node, scope)
-    if over_events:
+    is_aggregate = family is Family.AGGREGATE and not (node.name in _EXTREMES and len(node.arguments) > 1)
+    if family is Family.PAST or (is_aggregate and len(node.arguments) == 1 and is_event_type(node.arguments[0], scope)):
+        return history_call(checker, node, scope)
+    if is_aggregate:
         return _aggregate(checker, _AGGREGATES[node.name], node, scope)
     if family is Family.CHOICE:
         checker.refuse("CEP203", f"`{node.name}(…)` needs a field", node.span, f"write `{node.name}(x).field`")
@@ -199,7 +199,7 @@ class ExpressionChecker(Checker):
         """Return the typed expression (see Checker). Refuse one that is too large or too deep."""
         self._nodes += 1
         if self._nodes > EXPRESSION_NODES_MAX + 1:
-            raise Refused
+            raise Refused  # reported already, at the first part too many
         if self._nodes > EXPRESSION_NODES_MAX:
             message = f"this expression has more than {EXPRESSION_NODES_MAX} parts when written out"
             self.refuse("CEP311", message, node.span, labels=scope.labels())
@@ -275,10 +275,10 @@ class ExpressionChecker(Checker):
         raise Refused
 
     def _unknown(self, node: syntax.NameRef, scope: Scope) -> NoReturn:
-        """Report a name without a meaning, with help for a variable, a list, a symbol or a misspelt name."""
+        """Report a name without a meaning, with help for a variable, a list, a symbol or a misspelt name; and raise."""
         name, labels, fields = node.name, scope.labels(), scope.fields or {}
         if scope.lacks_fields() and name not in scope.variables:
-            raise Refused
+            raise Refused  # it may be one of the fields that could not be read, as is reported already
         if name in scope.variables:
             help_line = f"write `{name}.field` or `count({name})`"
             self.refuse("CEP201", f"`{name}` is a variable, not a value", node.span, help_line, labels)
@@ -312,7 +312,7 @@ class ExpressionChecker(Checker):
             return check_history.history(self, owner, scope, node)
         if isinstance(owner, syntax.CallSyntax) and owner.name in _WHICH and len(owner.arguments) == 1:
             if owner.name != "prev" and check_history.is_event_type(owner.arguments[0], scope):
-                return check_history.of_call(self, owner, scope, node)
+                return check_history.history_call(self, owner, scope, node)
             if scope.aggregate is not None:
                 message = f"`{owner.name}` cannot stand inside `{scope.aggregate.fn}`"
                 self.refuse("CEP310", message, owner.span, labels=scope.labels())

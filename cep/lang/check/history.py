@@ -38,7 +38,7 @@ def is_event_type(node: object, scope: Scope) -> bool:
 
 
 def history(checker: Checker, node: syntax.HistorySyntax, scope: Scope, field: syntax.Member | None = None) -> Expr:
-    """Check a history. `field` is the field of `last(…).field` or `first(…).field`."""
+    """Check a history (function of past events). `field` is the field of `last(…).field` or `first(…).field`."""
     if scope.fields is None and scope.last is not None:  # in `emit`: look back from the last event of the match
         scope = replace(scope, fields=scope.last, fields_owner="the last event of a match")
     _check_place(checker, node, scope)
@@ -65,7 +65,7 @@ def history(checker: Checker, node: syntax.HistorySyntax, scope: Scope, field: s
     return History(fn, event_type.name, argument, where, by, window, percent, result)
 
 
-def of_call(checker: Checker, node: syntax.CallSyntax, scope: Scope, field: syntax.Member | None = None) -> Expr:
+def history_call(checker: Checker, node: syntax.CallSyntax, scope: Scope, field: syntax.Member | None = None) -> Expr:
     """Check a call without a window that reads past events: `exists(transaction)`, `first_seen(device_id)`."""
     if not node.arguments:
         checker.refuse("CEP307", f"`{node.name}` takes an argument", node.span)
@@ -89,7 +89,7 @@ def _check_place(checker: Checker, node: syntax.HistorySyntax, scope: Scope) -> 
 
 
 def _window(checker: Checker, node: syntax.HistoryWindowSyntax, scope: Scope) -> HistoryWindow:
-    """Check how far back a history looks: a duration, a calendar unit or a parameter."""
+    """Check how far back a history looks: a duration, a unit or a parameter. `previous` skips the event under test."""
     bound = node.bound
     zone = "UTC" if node.zone is None else str(node.zone.value)
     if node.zone is not None and constant_problem("date", zone) is not None:
@@ -206,7 +206,7 @@ def _check_sub_key(checker: Checker, node: syntax.HistorySyntax, event_type: Eve
             if not scope.lacks_fields() and event_type.name not in scope.definitions.unreadable:
                 message = f"`{name.name}` is not a field of {owner}"
                 checker.collector.unknown("CEP203", message, name.name, name.span, fields, labels=scope.labels())
-            raise Refused
+            raise Refused  # if some fields could not be read, that is reported already
 
 
 def _percent(checker: Checker, node: syntax.HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:

@@ -72,7 +72,7 @@ def is_loop(repeat: syntax.RepeatSyntax | None) -> bool:
 
 
 def _body(body: syntax.SequenceSyntax | syntax.ChoiceSyntax, before: Before, order: Order) -> Before:
-    """Write the variables that are bound before each element of a group into `order`. Return the variables after it."""
+    """Note in `order` which variables may or must be bound before each element. Return the same for after the group."""
     if isinstance(body, syntax.SequenceSyntax):
         for step in body.steps:
             after = _element(step.element, before, order, negated=step.negated)
@@ -146,8 +146,7 @@ def _last_of(element: syntax.ElementSyntax) -> Names:
 
 
 N = TypeVar("N", bound=Hashable)
-# The event types that a pattern reads, and the one that it produces.
-Feeds = tuple[tuple[str, ...], str | None]
+Feeds = tuple[tuple[str, ...], str | None]  # the event types that a pattern reads, and the one that it produces
 
 
 def levels_of(feeds: Mapping[N, Feeds]) -> dict[N, int]:

@@ -134,7 +134,7 @@ def _event(
         complete = complete and value_type is not None
         if once(field_names, declared, "field", collector) and value_type is not None:
             fields.append(Field(declared.name, value_type))
-            _report_clash(declared, value_type, first, collector)
+            _report_clash(declared, value_type, first, collector)  # first: each field name's first type and place
     if complete:
         _identity(event, fields, collector)
         _order(event, fields, collector)

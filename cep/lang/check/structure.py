@@ -33,7 +33,7 @@ class Around:
 
 def check_structure(draft: Draft) -> None:
     """Turn the structure into nodes, with its windows."""
-    assert draft.pattern.structure is not None, "the runner of the passes looks first"
+    assert draft.pattern.structure is not None, "without `seq` no pass runs"
     checker = _StructureChecker(draft.collector, draft.param_types, draft.untils)
     draft.structure = checker.check(draft.pattern.structure)
     draft.within_ms, draft.within_events = checker.within_ms, checker.within_events
@@ -50,11 +50,11 @@ class _StructureChecker:
         self.within_ms: int | ir.Param | None = None
         self.within_events: int | ir.Param | None = None
         self.within_span: Span | None = None
-        self.unbounded: Span | None = None
+        self.unbounded_span: Span | None = None
         self.has_window = False
 
     def check(self, structure: syntax.SequenceSyntax) -> ir.SequenceNode:
-        """Check the whole structure and return its nodes. Sets `within_ms` and `within_events`."""
+        """Check the whole structure, which nothing follows, and return its nodes. Sets `within_ms`, `within_events`."""
         self._whole_windows(structure.windows)
         around = Around(window=self.within_ms is not None, rest_may_be_empty=True, may_complete=True)
         steps = self._steps(structure, around, ir.Link.FOLLOWED_BY)
@@ -63,9 +63,9 @@ class _StructureChecker:
                 "a match of nothing is never given, so any one event that fits is a match: require the one that matters"
             )
             self.collector.warn("CEP412", "no element of this pattern is required", structure.span, help_line)
-        if self.unbounded is not None and self.within_span is None:
+        if self.unbounded_span is not None and self.within_span is None:  # found by `_steps`
             message = "this repetition has no end and no window bounds it"
-            self.collector.warn("CEP420", message, self.unbounded, "add `within` or a maximum")
+            self.collector.warn("CEP420", message, self.unbounded_span, "add `within` or a maximum")
         return ir.SequenceNode(steps)
 
     def _whole_windows(self, windows: tuple[syntax.WindowSyntax, ...]) -> None:
@@ -143,7 +143,7 @@ class _StructureChecker:
         for index in reversed(range(len(body.steps))):
             step = body.steps[index]
             link = step.link if index else first_link
-            # The step time of an absence is its window, unless a `, !x` without step time stands next to it.
+            # An absence's step time, as in `->[5 min] !x`, is its window, unless a `, !y` without one is next to it.
             has_own_window = step.negated and step.gap_max is not None and not _is_next_to_not_next(body.steps, index)
             inside = Around(around.window or has_own_window, rest_may_be_empty, may_complete)
             steps.append(self._step(step, link, inside, is_first=index == 0))
@@ -204,8 +204,8 @@ class _StructureChecker:
             node = ir.SequenceNode(self._steps(body, around, _ITERATION_LINKS[quantifier.inner]), quantifier, within)
         else:
             choice = self._choice(body, around)
-            if group.suffix.first_span is None and within is None and outer is None:
-                return choice  # without a repetition and a window, which only a sequence has
+            if group.suffix.first_span is None and within is None and outer is None:  # without repetition and window
+                return choice
             node = ir.SequenceNode((ir.Step(_ITERATION_LINKS[quantifier.inner], choice),), quantifier, within)
         if outer is None:
             return node
@@ -235,7 +235,7 @@ class _StructureChecker:
             if isinstance(minimum, int) and isinstance(maximum, int) and maximum < minimum:
                 self.collector.add("CEP409", "the maximum of this repetition is below its minimum", repeat.span)
             if repeat.maximum is None and suffix.until is None:
-                self.unbounded = self.unbounded or repeat.span
+                self.unbounded_span = self.unbounded_span or repeat.span
         gap = self.duration(suffix.gap, "a gap") if suffix.gap is not None else None
         until = self.untils.get(suffix.until_span) if suffix.until_span is not None else None
         return ir.Quantifier(
@@ -268,7 +268,7 @@ class _StructureChecker:
             add("CEP413", "a gap needs a repetition", suffix.gap.span, help_line)
 
     def _greed_at_end(self, element: syntax.VariableSyntax) -> None:
-        """Refuse `greedy` where the loop may complete the match: no event after the loop would end it."""
+        """Refuse `greedy` on a loop that may complete the match: no later event ends it. Suggest `a+ -> !other`."""
         suffix = element.suffix
         if suffix.greedy_span is None or suffix.repeat is None or suffix.repeat.maximum is suffix.repeat.minimum:
             return

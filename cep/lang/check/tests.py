@@ -24,7 +24,7 @@ from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
 
 
 def slot_of(node: syntax.ExprSyntax, value_type: Type, noun: str, collector: Collector) -> ir.Const | None:
-    """Return the constant that a test writes for `noun`, None after a report. A TIME is since the start of the test."""
+    """Return the constant that a test writes for `noun`, None after a report. A TIME is a duration since the start."""
     if isinstance(node, syntax.NameRef):
         if value_type.kind is Kind.LIST:
             return ir.Const(node.name, value_type)
@@ -46,7 +46,7 @@ def slot_of(node: syntax.ExprSyntax, value_type: Type, noun: str, collector: Col
             return ir.Const(const.value, value_type)
         converted = symbol_const(const.value, value_type)
         if converted is None and value_type.protected and may_be_card_number(str(const.value)):
-            help_line = 'write a name, like "card-1"'
+            help_line = 'write a name, like "card-1"'  # rules never see the number, only a token (its keyed hash)
             collector.add("CEP320", f"{noun} is a token in a rule; a test needs no number", node.span, help_line)
             return None
         converted = converted or convert_const(const, value_type)
@@ -231,9 +231,9 @@ class _TestChecker:
         """Derive a key field's value from the label, such as `alice` in `alice: 20s payment`. None after a report."""
         label = _label_text(key.label)
         if value_type.is_text:
-            return ir.Const(label if key_size == 1 else f"{label}.{name}", value_type)
+            return ir.Const(label if key_size == 1 else f"{label}.{name}", value_type)  # of several: `c1.payer`
         if key_size == 1:
-            quiet = Collector()
+            quiet = Collector()  # the mistake is reported below
             const = slot_of(_as_value(key.label), value_type, "", quiet)
             if const is not None:
                 return const
@@ -373,6 +373,7 @@ class _TestChecker:
         return label
 
     def _values(self, expect: syntax.ExpectSyntax) -> tuple[ir.ExpectedValue, ...]:
+        """Check the emitted values that a test expects of a match or a time-out."""
         is_timeout = expect.kind == "timeout"
         measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
         if is_timeout and self.pattern.timeout_measures is None:
@@ -399,13 +400,13 @@ class _TestChecker:
         for later, expect in enumerate(self.test.expects):
             for earlier in self.test.expects[:later]:
                 kinds = {expect.kind, earlier.kind}
-                overlap = (
+                keys_overlap = (
                     expect.key is None or earlier.key is None or _label_text(expect.key) == _label_text(earlier.key)
                 )
-                same = (expect.key is None) == (earlier.key is None) and overlap
+                same_keys = (expect.key is None) == (earlier.key is None) and keys_overlap
                 # `none` for all keys and `none` for one key can both be true.
-                excluded = "none" in kinds and overlap and (len(kinds) > 1 or same)
-                if excluded or (kinds == {"matches"} and same):
+                contradict = "none" in kinds and keys_overlap and (len(kinds) > 1 or same_keys)
+                if contradict or (kinds == {"matches"} and same_keys):
                     message = "these two cannot both be true" if len(kinds) > 1 else "this is expected twice"
                     labels = (Label(earlier.span, "the other one"),)
                     self.collector.add("CEP602", message, expect.span, "leave one of the two out", labels)

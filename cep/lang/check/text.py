@@ -45,9 +45,9 @@ def check_count(checker: Checker, node: CallSyntax, least: int, most: int) -> No
 
 
 def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprSyntax, scope: Scope) -> Expr:
-    """Check `value in name` for a list that may change; null before its first version."""
+    """Check `value in name` for a list that may change. The result is null before the list's first version."""
     kind = list_kind(named.type)
-    if kind in ("string", "prefix", "cidr"):
+    if kind in ("string", "prefix", "cidr"):  # of texts: the value is a field, or a function of its text
         _check_event_text(checker, f"in {named.type}", value, argument, scope)
     elif kind != str(value.type.as_nullable(nullable=False)):
         message = f"this is {value.type}, the list is of {kind}"

@@ -35,17 +35,17 @@ def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
     if tokens and tokens[-1].span.end == offset and tokens[-1].kind is TokenKind.NAME:
         tokens.pop()
     last = tokens[-1] if tokens else None
-    around = _declaration_at_end(checked, tokens)
+    declaration = _declaration_at_end(checked, tokens)
     if last is not None and last.text == "." and len(tokens) > 1:
-        return _fields_of(checked, tokens, around)
-    if around.word == "":
+        return _fields_of(checked, tokens, declaration)
+    if declaration.word == "":  # outside of all declarations
         return [Word(word, "keyword") for word in DECLARATIONS]
-    if around.word == "event":
+    if declaration.word == "event":
         return [Word(kind, "keyword") for kind in _KINDS]
-    if last is not None and last.text == ":" and around.word == "pattern":
+    if last is not None and last.text == ":" and declaration.word == "pattern":
         return [_event(e) for e in checked.resolved.events.values()]
     symbols = _symbols(checked, tokens)
-    return [*symbols, *_everything(checked, around)]
+    return [*symbols, *_everything(checked, declaration)]
 
 
 _OF_BOUND = (
@@ -99,12 +99,12 @@ def _declaration_at_end(checked: Checked, tokens: list[Token]) -> _Declaration:
     return _Declaration(word, name, pattern, types)
 
 
-def _fields_of(checked: Checked, tokens: list[Token], around: _Declaration) -> list[Word]:
+def _fields_of(checked: Checked, tokens: list[Token], declaration: _Declaration) -> list[Word]:
     """After `x.`, `last(x).` or `transaction.`."""
     owner = tokens[-2].text
     if owner == ")":
         owner = tokens[-3].text if len(tokens) > 2 else ""
-    event = checked.resolved.events.get(around.types.get(owner, owner))
+    event = checked.resolved.events.get(declaration.types.get(owner, owner))
     events = list(checked.resolved.events.values())
     if event is None and len(events) == 1:
         event = events[0]
@@ -124,25 +124,25 @@ def _symbols(checked: Checked, tokens: list[Token]) -> list[Word]:
     return [Word(s, "symbol", name) for s in fields[0].type.symbols] if fields else []
 
 
-def _everything(checked: Checked, around: _Declaration) -> Iterator[Word]:
-    """Yield every name and keyword, for a place where nothing more is known. `around` is the declaration there."""
+def _everything(checked: Checked, declaration: _Declaration) -> Iterator[Word]:
+    """Yield every name and keyword, for a place where nothing more is known."""
     names: set[str] = set()
-    used = set(around.types.values())
+    used = set(declaration.types.values())
     for event in checked.resolved.events.values():
         for field in event.fields:
             if field.name not in names and (not used or event.name in used):
                 names.add(field.name)
                 yield _field(field)
-    if around.pattern is not None:
-        for param in around.pattern.params:
+    if declaration.pattern is not None:
+        for param in declaration.pattern.params:
             yield Word(param.name, "parameter", param.type.name)
-    for variable, type_name in around.types.items():
+    for variable, type_name in declaration.types.items():
         yield Word(variable, "variable", type_name)
     for define in checked.resolved.defines.values():
         yield Word(define.name, "definition", ", ".join(p.name for p in define.params))
     for declared in checked.resolved.lists:
         yield Word(declared, "list")
-    if around.word == "test":
+    if declaration.word == "test":
         for pattern in checked.resolved.patterns:
             yield Word(pattern, "pattern")
     yield from (_event(e) for e in checked.resolved.events.values())

@@ -116,7 +116,7 @@ class _Finder:
             yield from self._names(assign.value, {})
 
     def _names(self, tree: object, local: Mapping[str, Named]) -> Iterator[Place]:
-        """Yield the names in expressions. A calendar unit, as in `over day`, is not a name."""
+        """Yield the names in expressions. `local`: names of the declaration. The unit in `over day` is left out."""
         units = {id(n.bound) for n in nodes(tree) if isinstance(n, syntax.HistoryWindowSyntax)}
         lists = {id(n.items) for n in nodes(tree) if isinstance(n, syntax.InSyntax)}
         for node in nodes(tree):
@@ -130,11 +130,11 @@ class _Finder:
             elif isinstance(node, syntax.NameRef):
                 if id(node) in units and node.name not in local:
                     continue
-                named = Named("list", node.name) if id(node) in lists else self._bare(node.name, local)
+                named = Named("list", node.name) if id(node) in lists else self._meaning_of(node.name, local)
                 if named is not None:
                     yield Place(node.span, named)
 
-    def _bare(self, name: str, local: Mapping[str, Named]) -> Named | None:
+    def _meaning_of(self, name: str, local: Mapping[str, Named]) -> Named | None:
         """Return the meaning of a bare name: a local name first, then a field, definition, symbol, event or list."""
         if name in local:
             return local[name]

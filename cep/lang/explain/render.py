@@ -13,12 +13,10 @@ from cep.base.text import visible
 from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.explain.catalogue import CATALOGUE
 
-# Longer lines are cut around the span: a report must stay readable.
-_LINE_WIDTH_MAX = 160
+_LINE_WIDTH_MAX = 160  # longer lines are cut around the span: a report must stay readable
 _TAB = "    "
 _COLORS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "place": "\x1b[34m", "label": "\x1b[36m", "help": "\x1b[32m"}
-# Their places have values that should be tokens.
-_OF_VALUES = ("CEP320",)
+_OF_VALUES = ("CEP320",)  # their places have values that should be tokens
 _NOT_SPACE = re.compile(r'[^\s"]')
 _PLAIN = "\x1b[0m"
 
@@ -101,6 +99,7 @@ def _paint(text: str, role: str, *, color: bool) -> str:
 
 
 def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> str:
+    """Format one diagnostic: its message, the source lines of its span and its labels with carets, and its help."""
     severity = diagnostic.severity
     head = _paint(f"{severity.value}[{diagnostic.code}]", severity.value, color=color)
     parts = [f"{head}: {_printable(diagnostic.message)}"]
@@ -111,7 +110,7 @@ def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> 
     before: tuple[str, int] | None = None
     for (span, note, role), line in zip(marks, places, strict=True):
         excerpt = _excerpt(span, note, role, texts, margin, color=color)
-        # A second mark on the line just shown needs no second copy of the line.
+        # A second mark on the line just shown adds only its carets, the last line of the excerpt.
         parts += excerpt[-1:] if before == (span.file, line) else excerpt
         before = (span.file, line)
     if diagnostic.help:

@@ -51,7 +51,7 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
     by_offset = {piece.token.span.start: position for position, piece in enumerate(pieces)}
     # The span of an import is whole; other spans are of a name, and the token before it is the word.
     starts = [by_offset[d.span.start] - (0 if isinstance(d, ImportSyntax) else 1) for d in declarations]
-    starts.append(len(pieces) - 1)
+    starts.append(len(pieces) - 1)  # the last piece is the end of the file
     lines: list[Line] = []
     before = ""
     for (begin, end), declaration in zip(pairwise(starts), declarations, strict=True):
@@ -59,7 +59,7 @@ def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line
         word = group[0].text  # the kind of the declaration, such as `pattern`
         comments = list(group[0].comments)
         wanted_blank = (word not in _TIGHT or before not in _TIGHT) and not word == before == "test"
-        had_blank = bool(comments) and comments[0] == ""
+        had_blank = bool(comments) and comments[0] == ""  # a blank line of the author
         comments = comments[1:] if had_blank else comments
         if lines and (wanted_blank or had_blank):
             lines.append(Line(0, ""))
@@ -115,7 +115,7 @@ def _with_head(head: list[Piece], body: list[Piece], indent: int, column: int) -
 
 def _event(group: list[Piece]) -> list[Line]:
     """Format an event type: one field per line, in columns of names, types and comments."""
-    lines = wrap(group[:3], Layout(0))
+    lines = wrap(group[:3], Layout(0))  # `event NAME {`
     rows = _rows(without(group[3:-1], (";",)))
     names = max((len(row[0].text) for row in rows), default=0)
     # The colon of a field that is written `name: type` is left out.
@@ -123,16 +123,16 @@ def _event(group: list[Piece]) -> list[Line]:
     texts = [f"{row[0].text:<{names}}  {joined(type_)}".rstrip() for row, type_ in zip(rows, types, strict=True)]
     width = max((len(text) for text, row in zip(texts, rows, strict=True) if row[-1].end_comment), default=0)
     for row, text in zip(rows, texts, strict=True):
-        blanks = len(lines) > 1
+        blanks = len(lines) > 1  # blank lines of the author stay, but for one after the brace
         lines += comment_lines(row[0], INDENT, blanks=blanks)
-        trails = [p.end_comment for p in row if p.end_comment] + [c for p in row[1:] for c in p.comments if c]
-        lines.append(Line(INDENT, f"{text:<{width}}" if trails else text, " ".join(trails)))
+        row_comments = [p.end_comment for p in row if p.end_comment] + [c for p in row[1:] for c in p.comments if c]
+        lines.append(Line(INDENT, f"{text:<{width}}" if row_comments else text, " ".join(row_comments)))
     lines += comment_lines(group[-1], INDENT, blanks=False)
     return [*lines, Line(0, "}", group[-1].end_comment)]
 
 
 def _rows(group: list[Piece]) -> list[list[Piece]]:
-    """Divide the tokens of an event type into rows: `amount decimal(2)`, `card string sensitive`, `order by seq`."""
+    """Divide the tokens of an event type into lines: `amount decimal(2)`, `card string sensitive`, `order by seq`."""
     rows: list[list[Piece]] = []
     depth = 0
     has_type = True  # the current row has its type, so that a name begins the next row
@@ -151,7 +151,7 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
             rows.append([])
             has_type = False
         elif depth == 0 and (is_name or piece.token.kind is TokenKind.DURATION):
-            has_type = True  # `retain 30d` is in one token
+            has_type = True  # or a duration in its place: `retain 30d`
         rows[-1].append(piece)
         depth += (piece.text == "(") - (piece.text == ")")
     return rows
@@ -165,6 +165,7 @@ def _ends_field(word: Piece, following: list[Piece]) -> bool:
 
 
 def _pattern(group: list[Piece]) -> list[Line]:
+    """Format a pattern: its name and parameters, its key on the next line, and its clauses in braces."""
     by = _index(group, 0, "by")
     brace = _index(group, by, "{")
     lines = wrap(group[:by], Layout(0, aligned="", keep_breaks=False))
@@ -196,7 +197,7 @@ def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
         follows = body[position + 1].text if position + 1 < len(body) else ""
         is_word = piece.text in CLAUSE_WORDS or (piece.text, follows) in (("over", "all"), ("on", "timeout"))
         is_in_on_timeout_emit = bool(starts) and body[starts[-1]].text == "on" and position - starts[-1] <= 2
-        if piece.token.kind is TokenKind.NAME and is_word and not is_in_on_timeout_emit:
+        if piece.token.kind is TokenKind.NAME and is_word and not is_in_on_timeout_emit:  # its `emit` is a part of it
             starts.append(position)
     return list(pairwise([*starts, len(body)]))
 
@@ -240,7 +241,7 @@ def _where(word: Piece, body: list[Piece]) -> list[Line]:
         prefix = head if number or has_own_line else f"{word.text:<{_CLAUSE_COLUMN - INDENT}}{head}"
         comments = [p.end_comment for p in (name, colon, type_) if p.end_comment]
         comments += [c for p in (colon, type_, *condition[:1]) for c in p.comments if c]
-        if comments:  # they end the line of the name and the type
+        if comments:  # they end the line of the name and the type, and the condition begins the next line
             lines.append(Line(column - len(prefix), prefix.rstrip(), " ".join(comments)))
             lines += wrap(condition, Layout(column))
         else:

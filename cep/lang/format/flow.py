@@ -77,7 +77,7 @@ def comment_lines(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
 
 
 def pieces(lexed: Lexed, text: str) -> list[Piece]:
-    """Attach comments and blank lines to the tokens next to them. Return all tokens; the last one is END."""
+    """Attach comments and blank lines to the tokens next to them, to keep them. Return all tokens, the last one END."""
     pieces: list[Piece] = []
     comments = list(lexed.comments)
     position = 0
@@ -182,7 +182,7 @@ def _gaps(group: Sequence[Piece], style: Style) -> list[_Gap]:
             space = _structure_space(left, piece, around)
             if piece.text == "within" and not around:
                 is_of_group = any(_is(other, "->", "->>", ",", "|", "&") for other in group[position : position + 4])
-                space = space if is_of_group else "  "  # the window of the whole pattern stands apart
+                space = space if is_of_group else "  "  # `within 5 min` at the end is the pattern's: it stands apart
         else:
             space = _expression_space(group[position - 2] if position > 1 else None, left, piece)
         rank = _break_rank(group, position, in_structure=in_structure)
@@ -228,12 +228,12 @@ def _is_operand(piece: Piece | None) -> bool:
 
 
 def _break_rank(group: Sequence[Piece], position: int, *, in_structure: bool) -> tuple[int, str] | None:
-    """Return (strength, kind) of the break before a token; lines break at the weakest. None if no line begins there."""
+    """Return (strength, kind) of a break before a token; lines break at the least strength. None: never break."""
     if position == 0:
         return None
     left, piece = group[position - 1], group[position]
     if left.text == "," and left.is_symbol:
-        return (1, "link") if in_structure else _COMMA
+        return (1, "link") if in_structure else _COMMA  # in a `seq`, a comma or an arrow links two steps
     if in_structure:
         return _LINK_RANKS.get(piece.text)
     if piece.text not in _RANKS and piece.text != "not":
@@ -270,7 +270,7 @@ def wrap(group: Sequence[Piece], layout: Layout) -> list[Line]:
     gaps = _gaps(group, layout.style)
     starts = [0]
     for position in range(1, len(group)):
-        may_break = gaps[position].rank is not None  # the gap before the token
+        may_break = gaps[position].rank is not None  # without a rank, no line begins at the token
         stays_broken = layout.keep_breaks and group[position].token.first_on_line and may_break
         if stays_broken or group[position].has_comment or group[position - 1].end_comment:
             starts.append(position)
@@ -317,7 +317,7 @@ def _fitting(
     while waiting:
         first, last = waiting.pop()
         strengths = {
-            position: (gaps[position].depth, rank[0])
+            position: (gaps[position].depth, rank[0])  # rank: the operator's strength and the kind of break
             for position in range(first + 1, last)
             if (rank := gaps[position].rank) is not None
         }
@@ -328,7 +328,7 @@ def _fitting(
         cuts = [position for position, strength in strengths.items() if strength == weakest]
         parts: list[tuple[int, int]] = []
         start = first
-        for cut, boundary in zip(cuts, [*cuts[1:], last], strict=True):
+        for cut, boundary in zip(cuts, [*cuts[1:], last], strict=True):  # a part ends at the last cut that fits
             if width(start, boundary) > WIDTH:
                 parts.append((start, cut))
                 start = cut

@@ -39,7 +39,7 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
 
 
 def _key(group: list[Piece], begin: int, end: int, event_begins: list[int], time_width: int) -> list[Line]:
-    """Format one key of a test, tokens [begin, end), such as `alice: 0s login, 20s payment`: a line for each event."""
+    """Format tokens [begin, end), a key like `alice: 0s login, 20s payment`, with an event at each `event_begins`."""
     label_pieces = without(group[begin : event_begins[0] if event_begins else end], (";", ","))
     rows = [_Event(without(group[a:b], (",", ";"))) for a, b in pairwise([*event_begins, end])] if event_begins else []
     label = joined(label_pieces)
@@ -71,9 +71,9 @@ class _Event:
             position += 1 if has_unit else 2  # `20s` is one token, `20 s` are two
         self.time = joined(pieces[:position])
         self.type = pieces[position].text
-        starts = [i for i in range(position + 1, len(pieces) - 1) if pieces[i + 1].text == "="]
+        starts = [i for i in range(position + 1, len(pieces) - 1) if pieces[i + 1].text == "="]  # each field's name
         repeat = next((i for i in range(position + 1, len(pieces)) if _is_repeat(pieces, i)), len(pieces))
-        self.names = [pieces[i].text for i in starts]
+        self.names = [pieces[i].text for i in starts]  # events with the same names are aligned
         self.fields = [
             f"{pieces[a].text}={joined(pieces[a + 2 : b])}"
             for a, b in pairwise([*(s for s in starts if s < repeat), repeat])

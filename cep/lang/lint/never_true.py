@@ -55,45 +55,45 @@ class _Range:
         below = self.high is None or value < self.high[0] or (value == self.high[0] and self.high[1])
         return above and below
 
-    def null(self, is_null: bool) -> None:
+    def narrow_nullness(self, is_null: bool) -> None:
         self.contradicts = self.contradicts or (self.is_null is not None and self.is_null != is_null)
         self.is_null = is_null
 
-    def only(self, values: set[Value]) -> None:
-        self.null(is_null=False)
+    def narrow_to(self, values: set[Value]) -> None:
+        self.narrow_nullness(is_null=False)
         self.allowed = values if self.allowed is None else self.allowed & values
 
     def compared(self, op: str, value: Value) -> None:
-        """Narrow the range of an expression, because `expression op value` must hold."""
-        self.null(is_null=False)
+        """Narrow the range of an expression, because `expression op value` must hold: it never does for null."""
+        self.narrow_nullness(is_null=False)
         if op == "==":
-            self.only({value})
+            self.narrow_to({value})
         elif op == "!=":
             self.excluded.add(value)
         elif not isinstance(value, str):
-            bound = (value, op in ("<=", ">="))
-            if op in (">", ">="):
+            bound = (value, op in ("<=", ">="))  # the limit, and whether it is included
+            if op in (">", ">="):  # of two equal limits, the excluded one is narrower
                 self.low = bound if self.low is None else max(self.low, bound, key=lambda b: (b[0], not b[1]))
             else:
                 self.high = bound if self.high is None else min(self.high, bound, key=lambda b: (b[0], b[1]))
 
 
 def _may_hold(part: Expr, ranges: dict[Expr, _Range]) -> bool:
-    """Narrow the ranges of expressions by one part of an `and`. Return False if the part can never be true."""
+    """Narrow the ranges of expressions by one part of an `and`. Return False if it can never be true."""
     if isinstance(part, Const):
         return part.value is True
     positive = True
     while isinstance(part, Unary) and part.op == "not":
         part, positive = part.argument, not positive
     if isinstance(part, Unary) and part.op == "is_null":
-        ranges.setdefault(part.argument, _Range()).null(is_null=positive)
+        ranges.setdefault(part.argument, _Range()).narrow_nullness(is_null=positive)
     elif isinstance(part, In) and positive and all(isinstance(i, Const) for i in part.items):
         values = {i.value for i in part.items if isinstance(i, Const) and i.value is not None}
-        ranges.setdefault(part.argument, _Range()).only(values)
+        ranges.setdefault(part.argument, _Range()).narrow_to(values)
     elif isinstance(part, Binary) and part.op in _MIRRORED and positive:
         return _compared(part, ranges)
     elif part.type.kind.value == "bool" and not isinstance(part, Binary):
-        ranges.setdefault(part, _Range()).only({positive})
+        ranges.setdefault(part, _Range()).narrow_to({positive})
     return True
 
 
@@ -110,7 +110,7 @@ def _compared(part: Binary, ranges: dict[Expr, _Range]) -> bool:
         return False  # a comparison with null is null
     if isinstance(left, Const) and left.value is not None:  # two constants: compare with a range of one value
         single_value = _Range()
-        single_value.only({left.value})
+        single_value.narrow_to({left.value})
         single_value.compared(op, right.value)
         return not single_value.is_empty
     ranges.setdefault(left, _Range()).compared(op, right.value)

@@ -21,8 +21,7 @@ _PRECEDENCE = {
     **dict.fromkeys(("+", "-"), _SUM),
     **dict.fromkeys(("*", "/", "%"), _PRODUCT),
 }
-# Spellings of other languages, and ours.
-_FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or", "AND": "and", "OR": "or"}
+_FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or", "AND": "and", "OR": "or"}  # to ours
 INTERVAL = "write the number and its unit: `1 h`, `30 min`"
 _SQL = {  # words of SQL that begin a value, with the help of their message; they may be names of fields, too
     "case": "write `if condition then value else value`",

@@ -41,8 +41,7 @@ class TokenKind(StrEnum):
     END = "end of file"
 
 
-# The kinds of token that a number or a duration may begin with.
-NUMBERS = (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION)
+NUMBERS = (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION)  # that a number or a duration may begin with
 
 
 @dataclass(slots=True)  # not frozen: a file has a hundred thousand of them, and freezing doubles the cost of one
@@ -83,8 +82,7 @@ UNITS_MS = {
     **dict.fromkeys(("w", "week", "weeks"), 604_800_000),
 }
 
-# More digits than any 64-bit value has; past that Python itself refuses to convert (a guard of its own).
-_DIGITS_MAX = 40
+_DIGITS_MAX = 40  # more than any 64-bit value has; far beyond, Python itself refuses to convert (a guard of its own)
 _ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 
 # Joiners, soft hyphens and variants of a letter or a picture.
@@ -108,8 +106,7 @@ _NUMBER = re.compile(r"([0-9][0-9_]*(?:\.[0-9][0-9_]*)?(?:[eE][+-]?[0-9]+)?)(.*)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SPACES = frozenset(" \t\r\f\v\ufeff")
 _VALUED = (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING)
-# The kind of a token by its first character, if its value is its text.
-_PLAIN = {
+_PLAIN_KINDS = {  # the kind of a token by its first character, if its value is its text
     **dict.fromkeys(f"{ascii_letters}_", TokenKind.NAME),
     **dict.fromkeys("-+*/%<>=!?,.:;(){}[]|&", TokenKind.SYMBOL),
 }
@@ -124,7 +121,7 @@ class _Lexer:
         self.comments: list[Comment] = []
         self.line = 1
         self.first_on_line = True
-        self.doc: list[str] = []
+        self.pending_doc: list[str] = []
 
     def run(self) -> Lexed:
         """Divide the text into tokens and comments. Report characters that cannot be seen."""
@@ -140,9 +137,9 @@ class _Lexer:
                 self.first_on_line = True
                 continue
             span = Span(self.file, start, end)
-            kind = _PLAIN.get(first)
-            if kind is None or self.doc:  # its value differs from its text, or a doc comment belongs to it
-                self.take(text, span)
+            kind = _PLAIN_KINDS.get(first)  # of a name or a symbol
+            if kind is None or self.pending_doc:  # its value differs from its text, or a doc comment belongs to it
+                self.convert(text, span)
                 continue
             self.tokens.append(Token(kind, text, span, text, self.line, self.first_on_line))
             self.first_on_line = False
@@ -164,15 +161,15 @@ class _Lexer:
                     span = Span(self.file, place, place + 1)
                     self.collector.add("CEP101", message, span, "remove the character", fix=Fix(span, ""))
 
-    def take(self, text: str, span: Span) -> None:
+    def convert(self, text: str, span: Span) -> None:
         """Convert a piece of text to a token or a comment. The piece is not a space or a line end."""
         first = text[0]
-        if first in _PLAIN:
-            self._push(_PLAIN[first], text, span, text)
+        if first in _PLAIN_KINDS:
+            self._push(_PLAIN_KINDS[first], text, span, text)
         elif first == "#":
             self.comments.append(Comment(text, span))
             if text.startswith("##") and self.first_on_line:
-                self.doc.append(text[2:].strip())
+                self.pending_doc.append(text[2:].strip())
         elif first in "0123456789":
             self._number(text, span)
         elif first in "\"'":
@@ -182,9 +179,9 @@ class _Lexer:
 
     def _push(self, kind: TokenKind, text: str, span: Span, value: float | str | Decimal) -> None:
         doc = ""
-        if self.doc:
-            doc = "\n".join(self.doc)
-            self.doc.clear()
+        if self.pending_doc:
+            doc = "\n".join(self.pending_doc)
+            self.pending_doc.clear()
         self.tokens.append(Token(kind, text, span, value, self.line, self.first_on_line, doc))
         self.first_on_line = False
 
@@ -261,10 +258,10 @@ def normal_tokens(text: str) -> list[str]:
     lexer, nowhere = _Lexer(text, "", Collector()), Span("", 0, 0)
     words: list[str] = []
     for piece in _TOKENS.findall(text):
-        if piece and piece[0] in _PLAIN:  # a name or symbol, which has one spelling
+        if piece and piece[0] in _PLAIN_KINDS:  # a name or symbol, which has one spelling
             words.append(piece)
         elif piece:
-            lexer.take(piece, nowhere)
+            lexer.convert(piece, nowhere)
             words += [f"{t.kind} {t.value}" if t.kind in _VALUED else t.text for t in lexer.tokens]
             lexer.tokens.clear()
     return [*words, ""]

@@ -23,7 +23,7 @@ class _Parts:
 
     params: list[syntax.ParamSyntax] = field(default_factory=list)
     key: tuple[syntax.NameRef, ...] = ()
-    lost: bool = False  # names of the head may be missing, so that only the syntax of the body counts
+    is_head_broken: bool = False  # parameters or key could not be read: names in the body are not checked
     clause_spans: dict[str, Span] = field(default_factory=dict)
     structure: syntax.SequenceSyntax | None = None
     wheres: list[syntax.WhereSyntax] = field(default_factory=list)
@@ -44,7 +44,7 @@ def parse_pattern(cursor: Cursor) -> syntax.PatternSyntax:
     try:
         _head(cursor, parts)
     except Panic:
-        parts.lost = parts.broken = True
+        parts.is_head_broken = parts.broken = True
         _skip_to_body(cursor)
     cursor.expect("{", "at the start of the pattern")
     _body(cursor, parts)
@@ -54,7 +54,7 @@ def parse_pattern(cursor: Cursor) -> syntax.PatternSyntax:
         span=name.span,
         params=tuple(parts.params),
         key=parts.key,
-        structure=None if parts.lost else parts.structure,
+        structure=None if parts.is_head_broken else parts.structure,  # without one, names are not checked
         wheres=tuple(parts.wheres),
         skip=parts.skip,
         measures=tuple(parts.measures),
@@ -204,6 +204,7 @@ def _skip_to_clause(cursor: Cursor, broken_entry: int | None = None) -> None:
 
 
 def _clause(cursor: Cursor, parts: _Parts) -> None:
+    """Parse one clause, from its word on: `seq`, `where`, `skip`, `emit`, `produce`, `over all`, `on timeout emit`."""
     start = cursor.token.span
     if cursor.accept(";"):
         return
@@ -252,7 +253,7 @@ def _wheres(cursor: Cursor, parts: _Parts) -> None:
         except Panic:
             parts.broken = True
             _skip_to_clause(cursor, start)
-        # A clause word with a colon after it is a clause: as an entry it would never be skipped.
+        # A clause word before a colon begins a clause, though it looks like an entry: `_skip_to_clause` stops there.
         if _at_clause(cursor) or not _at_entry(cursor):
             return
 
@@ -288,8 +289,7 @@ def _skip(cursor: Cursor, start: Span) -> syntax.SkipSyntax:
     kind = _SKIPS.get(first.text if first.text == "none" else f"{first.text} {cursor.token.text}")
     if kind is None:
         cursor.fail(
-            "expected where matching resumes",
-            "write `skip none`, `to next`, `past last`, `to first x` or `to last x`",
+            "expected where matching resumes", "write `skip none`, `to next`, `past last`, `to first x` or `to last x`"
         )
     variable: syntax.NameRef | None = None
     if kind is not SkipKind.NONE:

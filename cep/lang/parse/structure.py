@@ -39,8 +39,8 @@ def _body(cursor: Cursor) -> syntax.SequenceSyntax | syntax.ChoiceSyntax:
         while cursor.token.text in _LINKS and cursor.token.kind is TokenKind.SYMBOL:
             arrow = cursor.take()
             steps.append(_step(cursor, _LINKS[arrow.text], arrow.span))
-        _no_mix(cursor, "|", "&")
-        _no_gap(cursor)
+        _refuse_mixed_operators(cursor, "|", "&")
+        _refuse_missing_operator(cursor)
         windows = _windows(cursor)
         return syntax.SequenceSyntax(tuple(steps), windows, start.to(cursor.previous_span))
 
@@ -51,7 +51,7 @@ def _choice(cursor: Cursor, first: syntax.StepSyntax) -> syntax.ChoiceSyntax:
     steps = [first]
     while cursor.at(op):
         steps.append(_step(cursor, Link.FOLLOWED_BY, cursor.take().span))
-    _no_mix(cursor, "|", "&", *_LINKS)
+    _refuse_mixed_operators(cursor, "|", "&", *_LINKS)
     for step in steps:
         if step.negated:
             message = f"an absence cannot stand in `{op}`"
@@ -61,7 +61,7 @@ def _choice(cursor: Cursor, first: syntax.StepSyntax) -> syntax.ChoiceSyntax:
     return syntax.ChoiceSyntax(op, elements, windows, first.span.to(cursor.previous_span))
 
 
-def _no_mix(cursor: Cursor, *texts: str) -> None:
+def _refuse_mixed_operators(cursor: Cursor, *texts: str) -> None:
     if cursor.at(*texts):
         cursor.fail(
             f"`{cursor.token.text}` beside another operator needs parentheses",
@@ -70,7 +70,7 @@ def _no_mix(cursor: Cursor, *texts: str) -> None:
         )
 
 
-def _no_gap(cursor: Cursor) -> None:
+def _refuse_missing_operator(cursor: Cursor) -> None:
     """Report two steps without an operator between them, as SQL has them."""
     token, after = cursor.token, cursor.ahead()
     is_step = token.kind is TokenKind.NAME and token.text not in RESERVED and after.text not in (":", "all", "timeout")
@@ -137,6 +137,7 @@ def _window(cursor: Cursor) -> syntax.WindowSyntax:
 
 
 def _bound(cursor: Cursor) -> syntax.Bound:
+    """Parse the bound of a window, a step or a repetition: a number, a duration or the name of a parameter."""
     token = cursor.token
     if token.kind in NUMBERS:
         return parse_number(cursor)
