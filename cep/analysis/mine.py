@@ -68,7 +68,7 @@ class Mined:
 class EventSample:
     """The N events to mine, by key and time, their labels, and the conditions that the steps of a sequence may use.
     Shapes: key_start int64[N] is the first row of the event's key; time_ms int64[N]; fraud int64[N], -1 for none;
-    may_be_fraud bool[N] are the events of a type that frauds have; weight float64[N] is the number of events that a row
+    has_fraud_type bool[N] are events whose type occurs in frauds; weight float64[N] is the number of events that a row
     represents. `open_frauds` bool[F] are still to be found: by any event that a sequence binds (`fraud_at_any_step`),
     or only by its last. `same` numbers the pairs of key and value of a field, int64[N], -1 without a value. `near` has
     the values of fields of amounts, float64[N], NaN without a value."""
@@ -76,7 +76,7 @@ class EventSample:
     key_start: NDArray[np.int64]
     time_ms: NDArray[np.int64]
     fraud: NDArray[np.int64]
-    may_be_fraud: NDArray[np.bool_]
+    has_fraud_type: NDArray[np.bool_]
     weight: NDArray[np.float64]
     conditions: Sequence[Condition]
     open_frauds: NDArray[np.bool_]
@@ -93,7 +93,7 @@ class EventSample:
         condition between the two. Sort the rows by each field whose equal values may link steps: `_orders` has by field
         the sorted rows and, for each, the index at which its value begins, or `len(group)` for a row without a value
         (group -1). For the field "" it has all rows in order, and where their keys begin."""
-        self._events = MinedEvents(self.time_ms, self.fraud, self.may_be_fraud, self.weight)
+        self._events = MinedEvents(self.time_ms, self.fraud, self.has_fraud_type, self.weight)
         self._orders[""] = np.arange(len(self.time_ms)), self.key_start
         for name, group in self.same.items():
             order = np.argsort(group, kind="stable")

@@ -315,11 +315,11 @@ def sample_events(
     ])  # fmt: skip
     same = {name: _with_value(events.columns[name], rows, key_starts) for name in _compared(events, rows, key)}
     of_type = events.event_type[rows]
-    may_be_fraud = np.isin(of_type, of_type[fraud >= 0])
+    has_fraud_type = np.isin(of_type, of_type[fraud >= 0])
     types = events.schema.columns()
     amounts = [name for name in events.columns if role_of(name) is Role.MONEY and name in types]
     near = {name: events.numbers(name)[rows] for name in amounts if types[name].is_number}
-    return EventSample(key_starts, times, fraud, may_be_fraud, weights, conditions, open_frauds, same, near), rows
+    return EventSample(key_starts, times, fraud, has_fraud_type, weights, conditions, open_frauds, same, near), rows
 
 
 def _compared(events: Events, rows: np.ndarray, key: str) -> list[str]:

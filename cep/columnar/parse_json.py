@@ -33,7 +33,7 @@ from cep.columnar.convert import WIDE_DECIMAL
 from cep.columnar.mapping import PLAIN, TYPE_FIELD, FieldMapping
 from cep.columnar.strays import NO_STRAYS, TIME_NUMBER, Mended, Strays, is_valid, mended, strays_by_field
 from cep.kernels.records import JsonColumns
-from cep.kernels.text.json_records import DECIMAL, FLOAT, NAME, TRUTH, UNITS_DIGITS_MAX, WHOLE, join_lines, read_records
+from cep.kernels.text.json_records import AUTO, DECIMAL, FLOAT, TRUTH, UNITS_DIGITS_MAX, WHOLE, join_lines, read_records
 from cep.kernels.text.json_records import TEXT as TEXT_CODE
 from cep.kernels.text.texts import copy_texts
 
@@ -52,7 +52,7 @@ class PlainShape:
 def plain_shape(schema: pa.Schema, may_be_numbers: Collection[str]) -> PlainShape:
     """Describe columns for the JSON kernel. `may_be_numbers` become int64 if the first record has a whole number."""
     names = [name.encode() for name in schema.names]
-    kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in schema]
+    kinds = [AUTO if column.name in may_be_numbers else _kind(column.type) for column in schema]
     scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in schema]
     # The kernel reads decimals as 64-bit numbers of units, which Arrow has a type for.
     types = [pa.decimal64(UNITS_DIGITS_MAX, scale) if kind == DECIMAL else column.type

@@ -177,7 +177,7 @@ def _noted_evictions(outputs: Outputs) -> list[EvictedRuns]:
     if not outputs.work.counters[y.COUNT_EVICTED]:
         return []
     notes = outputs.matches[outputs.matches[:, y.MATCH_KIND] == y.KIND_EVICTED]
-    columns = (notes[:, column].tolist() for column in (y.MATCH_RULE, y.MATCH_KEY, y.MATCH_BOUND))
+    columns = (notes[:, column].tolist() for column in (y.MATCH_RULE, y.MATCH_KEY, y.MATCH_COUNT))
     return list(zip(*columns, strict=True))
 
 

@@ -71,7 +71,7 @@ class Outputs:
     def enlarge(self, full: int) -> None:
         """Double the array that is full (`full` is a FULL_ code), so that the matcher can go on where it stopped."""
         work, runs, cursor = self.work, self.runs, self.runs.cursor
-        if full == y.FULL_WORK:  # rows of the current key, which the matcher begins again
+        if full == y.FULL_RUNS:  # rows of the current key, which the matcher begins again
             rows_count = 2 * len(work.runs)
             self.work = work._replace(runs=np.empty((rows_count, work.runs.shape[1]), np.int64))
             self.scratch = self.scratch._replace(picked=np.empty(rows_count, np.int64))

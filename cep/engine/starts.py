@@ -197,7 +197,7 @@ def write_deferred(
             evicted_runs += [(rule, key, count) for rule in shared.rules.tolist() for key, count in lost]
             count_by_rule(program, "rule_runs_evicted", evicted * np.bincount(shared.rules), counters)
         rows = np.zeros((len(live), program.width), np.int64)
-        rows[:, y.RUN_STATE], rows[:, y.RUN_WAITS] = shared.nfa_state, 1
+        rows[:, y.RUN_STATE], rows[:, y.RUN_OPEN_WAITS] = shared.nfa_state, 1
         rows[:, y.RUN_EXPIRY], rows[:, y.RUN_START_ROW] = deferred.expiry[live], deferred.rows[live]
         if len(shared.predicates) > 1:  # with one condition, each event is a start, and needs no mask
             rows[:, y.RUN_ORDINAL] = deferred.masks[live]

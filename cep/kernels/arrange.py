@@ -89,9 +89,9 @@ def group_rows(codes: Int64, starts: Int64, out: Int64) -> None:
 
 
 @kernel
-def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: UInt8) -> int:
-    """Return -1, 0 or 1 for ids a and b without their last `tails` bytes: the shorter first, so numbers keep order."""
-    length_a, length_b = offsets[a + 1] - offsets[a] - tails[0], offsets[b + 1] - offsets[b] - tails[1]
+def _compare_ids(a: int, b: int, view_lengths: tuple[int, int], offsets: Int64, data: UInt8) -> int:
+    """Compare ids a and b without their last view_lengths bytes: -1, 0 or 1. A shorter id precedes, as for numbers."""
+    length_a, length_b = offsets[a + 1] - offsets[a] - view_lengths[0], offsets[b + 1] - offsets[b] - view_lengths[1]
     if length_a != length_b:
         return -1 if length_a < length_b else 1
     for k in range(length_a):
@@ -105,12 +105,12 @@ def _compare_ids(a: int, b: int, tails: tuple[int, int], offsets: Int64, data: U
 def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool:
     """Return True if event a comes before event b in the order of events. Both have the same time in ms.
 
-    Shapes: order int64[N, 3] has for each event its microseconds, the field that the user declared for the order, and
-    its origin; with int64[0, 3] events are in the order of their rows. Source events that are equal in the first two
-    are ordered by partition (the origin's bits from PARTITION_SHIFT on), then by arrival. Derived events (emitted by
-    rules) have no reproducible order of arrival, and DERIVED_US or more. Their id is a record's id and the name of
-    their view: one of several events that a record becomes. They are ordered by the record's id, by the view's number
-    (in the origin), and by the whole id. The last VIEW_TAIL_BITS of the origin are the length of the view's name.
+    order int64[N, 3] has an event's microseconds, the field that the user declared for the order, and its origin. With
+    int64[0, 3], events are in the order of their rows. If the first two columns are equal, source events are ordered
+    by partition (the origin's bits from PARTITION_SHIFT on), then by arrival. Derived events, which rules emit, have
+    DERIVED_US or more microseconds. Their arrival is not reproducible, so they are ordered by id. A record may become
+    several events, one for each view; an event's id is the record's id and the view's name. The record's id decides,
+    then the view's number (in the origin), then the whole id. The origin's last bits are the length of the view's name.
     """
     if order.shape[0] == 0:
         return a < b
@@ -122,14 +122,14 @@ def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool
         if origin_a >> PARTITION_SHIFT != origin_b >> PARTITION_SHIFT:
             return origin_a < origin_b
         return a < b  # rows are in order of arrival
-    tails = (origin_a & ((1 << VIEW_TAIL_BITS) - 1), origin_b & ((1 << VIEW_TAIL_BITS) - 1))
-    record = _compare_ids(a, b, tails, offsets, data)
-    if record != 0:
-        return record < 0
+    view_lengths = (origin_a & ((1 << VIEW_TAIL_BITS) - 1), origin_b & ((1 << VIEW_TAIL_BITS) - 1))
+    record_order = _compare_ids(a, b, view_lengths, offsets, data)
+    if record_order != 0:
+        return record_order < 0
     if origin_a >> VIEW_TAIL_BITS != origin_b >> VIEW_TAIL_BITS:
         return origin_a < origin_b
-    whole = _compare_ids(a, b, (0, 0), offsets, data)
-    return a < b if whole == 0 else whole < 0
+    id_order = _compare_ids(a, b, (0, 0), offsets, data)
+    return a < b if id_order == 0 else id_order < 0
 
 
 @kernel

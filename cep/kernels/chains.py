@@ -85,14 +85,14 @@ def _fraud_at(chains: Int64, step: int, chain: int, events: MinedEvents, late_ms
     """Return the number of the fraud that a chain finds by the event of one step, −1 for none.
 
     A chain, chains[:, chain], has an event row for each step of a mined sequence; its last event raises the alert. A
-    fraud of an earlier event counts if the alert comes less than `late_ms` later, at an event of a type that frauds
-    have: a report comes after each fraud, and would find them all too late.
+    fraud of an earlier event counts if the alert comes less than `late_ms` later, at an event whose type occurs in
+    frauds. A customer's report of a fraud has another type: it follows each fraud, so it would find them all, too late.
     """
     last = chains.shape[0] - 1
     row, end = chains[step, chain], chains[last, chain]
     fraud = events.fraud[row]
     if fraud >= 0 and step < last:
-        if events.time_ms[end] - events.time_ms[row] >= late_ms or not events.may_be_fraud[end]:
+        if events.time_ms[end] - events.time_ms[row] >= late_ms or not events.has_fraud_type[end]:
             return -1
     return fraud
 
@@ -114,8 +114,8 @@ def count_chains(
 
     A chain, chains[:, chain], has an event row for each step of a mined sequence. It finds frauds by any of its rows
     (`by_any`) or by its last one, but not by a row that is `late_ms` older than the last.
-    Returns: the open frauds that the chains find, the chains that find one, and the weight of the chains that find no
-    fraud at all, open or not. Cost: O(S · C + F).
+    Returns: the open frauds that the chains find, the chains that find one, and the weight (number of represented
+    events) of the chains that find no fraud at all, open or not. Cost: O(S · C + F) for S steps, C chains and F frauds.
     """
     last = chains.shape[0] - 1
     is_hit = np.zeros(open_frauds.shape[0], np.bool_)

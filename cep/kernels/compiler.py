@@ -87,20 +87,20 @@ def claimed(path: Path) -> int | None:
 
 
 class PartLibrary(codegen.JITCodeLibrary):
-    """The LLVM code of a part, a kernel that other kernels call. Only callers become machine code, to save time."""
+    """The LLVM code of a part (a kernel that other kernels call). Only callers become machine code, to save time."""
 
     def _optimize_final_module(self) -> None:
         """Do nothing: each function is already simplified."""
 
     def _finalize_final_module(self) -> None:
-        """Define the variables to which numba writes after a compilation, but no code: each caller has a copy of it."""
+        """Define the variables to which numba writes after each compilation. Code is not needed: callers copy it."""
         self._finalize_dynamic_globals()
         names = [variable.name for variable in self._final_module.global_variables if "NumbaEnv" in variable.name]
         empty = str(self._codegen._create_empty_module(f"{self.name}.variables"))  # noqa: SLF001 numba's own library does
         variables = "".join(f"@{name} = common global i64 0\n" for name in names)
         self._variables = llvm.parse_assembly(f"{empty}\n{variables}")
         self._codegen._add_module(self._variables)  # noqa: SLF001 the same
-        self._finalize_specific()
+        self._finalize_specific()  # numba's last step: it links and loads the module
         self._finalized = True
 
 

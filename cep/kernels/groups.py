@@ -3,8 +3,8 @@
 A group is numbered by the first appearance of its pair of numbers. A sender may choose both numbers, so the hashes have
 a key (siphash.py).
 
-    places   int32[2^n]   a table of groups, −1 for an empty place; more places than there are groups
-    firsts   int64[G]     the first row of each group
+    places       int32[2^n]   a hash table of groups, −1 for an empty place; more places than there are groups
+    first_rows   int64[G]     the first row of each group
 
 An event is repeated if its pair (hash of the id, digest of the content) is. A table of the kept pairs has open
 addressing and is at most half full: slots int32[S], S a power of two, each the number of a pair, or NO_PAIR.
@@ -24,26 +24,27 @@ from cep.kernels.siphash import keyed_hash, keyed_hash_of_pair
 
 
 @bare
-def _place(first: int, second: int, key: UInt64, places: Int32) -> int:
-    return int64(keyed_hash_of_pair(first, second, key) & np.uint64(places.shape[0] - 1))
+def _first_place(first: int, second: int, hash_key: UInt64, places: Int32) -> int:
+    return int64(keyed_hash_of_pair(first, second, hash_key) & np.uint64(places.shape[0] - 1))
 
 
 @bare
-def group_pairs(first: Int64, second: Int64, key: UInt64, places: Int32, firsts: Int64, out: Int64) -> int:
-    """Fill out int64[N] with the group of each pair (first, second int64[N]), firsts int64[N], and the table.
+def group_pairs(first: Int64, second: Int64, hash_key: UInt64, places: Int32, first_rows: Int64, out: Int64) -> int:
+    """Give equal pairs (first, second int64[N]) the same group number: fill out int64[N] with the group of each.
 
-    The key uint64[2] of the hashes changes no group. Returns: the number of groups. Cost: O(N).
+    first_rows int64[N] gets the first row of each group. `places` int32[2^n], initially −1, becomes a hash table of
+    groups. hash_key uint64[2] is random, so that no sender can make pairs collide. Returns: the number of groups.
     """
     count = 0
     for i in range(first.shape[0]):
-        place = _place(first[i], second[i], key, places)
+        place = _first_place(first[i], second[i], hash_key, places)
         while places[place] >= 0:
-            row = firsts[places[place]]
+            row = first_rows[places[place]]
             if first[row] == first[i] and second[row] == second[i]:
                 break
             place = (place + 1) & (places.shape[0] - 1)
         if places[place] < 0:
-            places[place], firsts[count] = count, i
+            places[place], first_rows[count] = count, i
             count += 1
         out[i] = places[place]
     return count
@@ -51,15 +52,15 @@ def group_pairs(first: Int64, second: Int64, key: UInt64, places: Int32, firsts:
 
 @bare
 def find_pairs(
-    first: Int64, second: Int64, key: UInt64, places: Int32, firsts: Int64, wanted_first: Int64, wanted_second: Int64,
-    out: Int64,
+    first: Int64, second: Int64, hash_key: UInt64, places: Int32, first_rows: Int64,
+    wanted_first: Int64, wanted_second: Int64, out: Int64,
 ) -> None:  # fmt: skip
-    """Fill out int64[M] with the group of each wanted pair, −1 for none, from the tables of `group_pairs`."""
+    """Fill out int64[M] with the group of each wanted pair, −1 for none; `places` and first_rows: see `group_pairs`."""
     for i in range(wanted_first.shape[0]):
-        place = _place(wanted_first[i], wanted_second[i], key, places)
+        place = _first_place(wanted_first[i], wanted_second[i], hash_key, places)
         out[i] = -1
         while places[place] >= 0:
-            row = firsts[places[place]]
+            row = first_rows[places[place]]
             if first[row] == wanted_first[i] and second[row] == wanted_second[i]:
                 out[i] = places[place]
                 break

@@ -68,10 +68,10 @@ class JsonValues(NamedTuple):
 class Program(NamedTuple):
     """The compiled rules of one key domain (the rules whose events have the same key fields).
 
-    image int64[words], the joined tables of all rules, as layout.py draws it; rules int64[R, RULE_WIDTH]. Rule r reacts
-    to events for which one of the predicates relevance[relevance_first[r] : relevance_first[r + 1]] holds, both int32;
-    -1 stands for all events. A stream is the events that a window of n events counts: streams uint8[streams, event
-    types] marks their types. start_runs int64[R, W]: the run of each rule that has taken no event.
+    image int64[words], the joined tables of all rules (layout.py); rules int64[R, RULE_WIDTH]. Rule r reacts to events
+    for which one of the predicates (conditions on one event) relevance[relevance_first[r] : relevance_first[r + 1]]
+    holds, both int32; -1 stands for all events. A stream is the events that a window of n events counts: streams
+    uint8[streams, event types] marks their types. start_runs int64[R, W]: each rule's run without an event.
     """
 
     image: Int64
@@ -107,8 +107,8 @@ class Events(NamedTuple):
 class Arrivals(NamedTuple):
     """The new events of a batch: keys int32[N] are key numbers, time_ms int64[N].
 
-    order int64[N, 3], or int64[0, 3] if only ids order events of one time. The id of event n is id_bytes[id_offsets[n]
-    : id_offsets[n + 1]], int64 offsets into UTF-8 bytes.
+    order int64[N, 3] orders events of one time: microseconds, the declared field, and the origin (view and partition);
+    int64[0, 3] if only ids order them. Id n is id_bytes[id_offsets[n] : id_offsets[n + 1]], int64 offsets and UTF-8.
     """
 
     keys: Int32
@@ -119,11 +119,11 @@ class Arrivals(NamedTuple):
 
 
 class BlockCode(NamedTuple):
-    """Instructions that read one event only, for evaluate.py.
+    """Instructions that read one event only. evaluate.py runs each on a block of events at once.
 
-    instructions int32[I, MACHINE_WIDTH] over `registers_count` registers; constants int64. The bit of predicate
-    predicate_numbers[p] comes from register predicate_registers[p]. Derived column derived_first + d comes from
-    register derived_registers[d].
+    instructions int32[I, MACHINE_WIDTH] over `registers_count` registers; constants int64. A predicate is a condition:
+    the bit of predicate predicate_numbers[p] comes from register predicate_registers[p]. A derived column is computed
+    from other columns: column derived_first + d comes from register derived_registers[d].
     """
 
     instructions: Int32
@@ -167,9 +167,9 @@ class RuleInput(NamedTuple):
 class SharedStarts(NamedTuple):
     """Events that start several rules, by prefix (first steps that rules share), then key and row (engine/starts.py).
 
-    keys int32[S], rows int64[S]; prefix i begins at bounds[i], int64. counts int64[S] is the number of starts up to and
-    including each; weights int64[S] too, but a start with long texts counts several times, for its memory (int64[0] if
-    each counts once). Bit columns[s], int64[S], of bits[p] uint64[P, words] is 1 if predicate p holds for start s.
+    keys int32[S], rows int64[S]; prefix i begins at bounds[i], int64. counts int64[S]: the running number of starts;
+    weights int64[S]: the same, but a start with long texts counts more (int64[0] if all count once). Both are for
+    limits of a key. Bit columns[s], int64[S], of bits[p], uint64[P, words], is 1 if predicate p holds for start s.
     """
 
     keys: Int32
@@ -227,7 +227,7 @@ class NumberedTexts(NamedTuple):
 
     places uint64[2^n], a hash table: 0 is empty, otherwise the upper 32 bits are of the hash of a text and the lower 32
     bits are its number + 1. codes int32[N] are the numbers of rows, firsts int64[N] the first row of each number. key
-    uint64[2] is the key of the hashes. ahead uint64[33]: hashes of the next rows, whose places are fetched together.
+    uint64[2] is the key of the hashes. ahead uint64[33]: hashes of the next rows, whose reads of memory overlap.
     """
 
     places: UInt64
@@ -238,18 +238,18 @@ class NumberedTexts(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The numbers of runs, nodes and matches of `Work` in use, and which array is full (FULL_*; NOT_FULL if none)."""
+    """The numbers of runs, nodes and matches of `Work` in use; full_array is the full one (FULL_*) or NOT_FULL."""
 
     runs: int
     nodes: int
     matches: int
-    full: int
+    full_array: int
 
 
 class RuleScratch(NamedTuple):
     """Scratch memory of the matcher.
 
-    queue int32[new rows]: events that a rule may react to. stream_count int32[K]: the events of a stream on each key.
+    queue int32[new rows]: events that a rule may react to. stream_count int32[K]: events that its window has counted.
     picked int64[rows of Work.runs]: runs that an event may advance, or a heap of runs. stack int64[*, 3]: nodes (bound
     events) that a walk comes back to, or a hash table of runs. counters_before int64[COUNTERS]: the counters before the
     current key. marks int64[*], once a key has many nodes: the walk that has visited each (match/room.py), initially 0.
@@ -328,11 +328,11 @@ class StateRows(NamedTuple):
     """
 
     key_offsets: Int64  # of the keys' texts
-    runs: Int64
+    runs: Int64  # partial matches
     rules: Int32  # of each run
     keys: Int32  # of each run
     row_registers: UInt8  # 1 for a register that holds the row of an event
-    nodes: Int64
+    nodes: Int64  # the events that runs have bound
     event_keys: Int32
     events: Int64  # column 0 is for the keys, but `event_keys` is read instead
 
@@ -366,10 +366,10 @@ class ReadRows(NamedTuple):
     column; nonzero_columns uint8[C] marks the columns that are not 0 everywhere; lengths int64[K] of the keys' texts.
     """
 
-    runs: Int64
+    runs: Int64  # partial matches
     rules: Int32
     keys: Int32
-    nodes: Int64
+    nodes: Int64  # the events that runs have bound
     event_keys: Int32
     events: Int64
     nonzero_columns: UInt8
@@ -378,10 +378,10 @@ class ReadRows(NamedTuple):
 
 class MinedEvents(NamedTuple):
     """N events of keys in order (`chains.py`): time_ms int64[N]; fraud int64[N], the number of a fraud or −1;
-    may_be_fraud bool[N], events of a type that frauds have; weight float64[N], the number of events that it represents.
+    has_fraud_type bool[N], its type occurs in frauds; weight float64[N], the number of events that it represents.
     """
 
     time_ms: Int64
     fraud: Int64
-    may_be_fraud: Bool
+    has_fraud_type: Bool
     weight: Float64

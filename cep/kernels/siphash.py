@@ -20,7 +20,7 @@ from cep.kernels.layout import Int64, UInt8, UInt64
 _U = np.uint64
 WORD_BYTES = 8  # bytes of a word
 _V0, _V1, _V2, _V3 = _U(0x736F6D6570736575), _U(0x646F72616E646F6D), _U(0x6C7967656E657261), _U(0x7465646279746573)
-_LAST = _U(0xFF)
+_FINISH_MARK = _U(0xFF)  # SipHash mixes it in before the last rounds
 State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 
@@ -57,7 +57,7 @@ def take_word(sip: State, word: np.uint64) -> State:
 @bare
 def finish(sip: State) -> np.uint64:
     """Return the hash of all words. Compared inputs have the same number of words, or the last word is their number."""
-    v0, v1, v2, v3 = _rounds(sip[0], sip[1], sip[2] ^ _LAST, sip[3], 3)
+    v0, v1, v2, v3 = _rounds(sip[0], sip[1], sip[2] ^ _FINISH_MARK, sip[3], 3)
     return v0 ^ v1 ^ v2 ^ v3
 
 
@@ -117,17 +117,17 @@ def keyed_number_hashes(values: Int64, key: UInt64, out: UInt64) -> None:
 
 
 @bare
-def keyed_id_hashes(kinds: Int64, offsets: Int64, data: UInt8, keys: UInt64, out: UInt64) -> None:
-    """Fill out uint64[N] with SipHash-2-4 of eight bytes, kinds int64[N], followed by each text.
+def keyed_id_hashes(key_digests: Int64, offsets: Int64, data: UInt8, keys: UInt64, out: UInt64) -> None:
+    """Fill out uint64[N] with SipHash-2-4 of eight bytes, key_digests int64[N], followed by each id of an event.
 
-    Shapes: keys uint64[N, 2], or uint64[1, 2] for all.
+    Equal ids of different keys differ by key_digests. Shapes: keys uint64[N, 2], or uint64[1, 2] for all.
     """
     step = 0 if keys.shape[0] == 1 else 1
     for i in range(out.shape[0]):
-        lo, hi, kind = offsets[i], offsets[i + 1], _U(kinds[i])
+        lo, hi, key_digest = offsets[i], offsets[i + 1], _U(key_digests[i])
         k0, k1 = keys[i * step, 0], keys[i * step, 1]
-        v0, v1, v2, v3 = _rounds(_V0 ^ k0, _V1 ^ k1, _V2 ^ k0, _V3 ^ k1 ^ kind, 2)
-        v0 ^= kind
+        v0, v1, v2, v3 = _rounds(_V0 ^ k0, _V1 ^ k1, _V2 ^ k0, _V3 ^ k1 ^ key_digest, 2)
+        v0 ^= key_digest
         position = lo
         while position + WORD_BYTES <= hi:
             word = word_at(data, position)
@@ -136,5 +136,5 @@ def keyed_id_hashes(kinds: Int64, offsets: Int64, data: UInt8, keys: UInt64, out
             position += WORD_BYTES
         word = _last_word(data, position, hi, WORD_BYTES + hi - lo)
         v0, v1, v2, v3 = _rounds(v0, v1, v2, v3 ^ word, 2)
-        v0, v1, v2, v3 = _rounds(v0 ^ word, v1, v2 ^ _LAST, v3, 4)
+        v0, v1, v2, v3 = _rounds(v0 ^ word, v1, v2 ^ _FINISH_MARK, v3, 4)
         out[i] = v0 ^ v1 ^ v2 ^ v3

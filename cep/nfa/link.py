@@ -324,7 +324,8 @@ def _first_runs(joined: JoinedPieces, image: Image) -> tuple[UInt8, Int64]:
     row_registers = np.zeros((len(counts), int(counts.max(initial=0))), np.uint8)
     row_registers[rule, register] = holds_rows
     runs = np.zeros((len(counts), y.RUN_HEADER + row_registers.shape[1]), np.int64)
-    runs[:, y.RUN_STATE], runs[:, y.RUN_WAITS], runs[:, y.RUN_EXPIRY] = image.first_state, y.EVERY_WAIT, TIME_MS_MAX
+    runs[:, y.RUN_STATE], runs[:, y.RUN_OPEN_WAITS] = image.first_state, y.EVERY_WAIT
+    runs[:, y.RUN_EXPIRY] = TIME_MS_MAX
     runs[:, [y.RUN_START_ROW, y.RUN_ORDINAL, y.RUN_START_ORDINAL, y.RUN_NODE]] = -1  # no event yet
     runs[:, y.RUN_HEADER :][row_registers != 0] = -1
     return row_registers, runs

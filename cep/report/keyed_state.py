@@ -130,7 +130,7 @@ def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: in
     if number >= len(program.rules):
         return _start_facts(program, domain, keyed_state, run, expires)
     rule = program.rules[number]
-    waits = tuple(dict.fromkeys(_waits(program, rule, int(row[y.RUN_STATE]), int(row[y.RUN_WAITS]))))
+    waits = tuple(dict.fromkeys(_waits(program, rule, int(row[y.RUN_STATE]), int(row[y.RUN_OPEN_WAITS]))))
     bound = tuple(_bound(program, rule, keyed_state, int(row[y.RUN_NODE])))
     return RunFacts(rule.deployed.rule_id, rule.deployed.version, domain, bound, waits, expires)
 

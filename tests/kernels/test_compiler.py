@@ -103,7 +103,7 @@ def test_processes_that_begin_together_compile_each_kernel_once(tmp_path: Path) 
     together = [begin(), begin()]
     compiled = "".join(process.communicate()[0] for process in together).split()
     assert [process.returncode for process in together] == [0, 0]
-    assert compiled.count("group_pairs") == compiled.count("_place") == 1
+    assert compiled.count("group_pairs") == compiled.count("_first_place") == 1
     # Functions that other kernels call are a part of them, without separate files on disk.
     assert {path.name.split(".")[1].split("-")[0] for path in tmp_path.rglob("*.nbc")} == {"group_pairs"}
     after = begin()
@@ -207,7 +207,7 @@ def test_a_file_in_the_current_folder_changes_no_setting(text: str, tmp_path: Pa
 
 @inlined
 def _longer(counts: Counts, by: int) -> Counts:
-    return Counts(counts.runs + by, counts.nodes, counts.matches, counts.full)
+    return Counts(counts.runs + by, counts.nodes, counts.matches, counts.full_array)
 
 
 @bare

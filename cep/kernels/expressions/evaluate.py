@@ -249,7 +249,7 @@ def _block_logic(op: int, first: _Lane, second: _Lane, third: _Lane, result: _La
         for i in range(n):
             out[i] = x[i]
             outn[i] = np.uint8(xn[i] != 0 or y[i] == 0)
-    else:
+    else:  # SELECT: y if x is true, otherwise z
         for i in range(n):
             chosen = xn[i] == 0 and x[i] != 0
             out[i] = y[i] if chosen else z[i]
@@ -270,8 +270,8 @@ def _float_lane(machine: _Machine, register: int) -> _FloatLane:
 def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machine, errors: Int64) -> None:
     """Run all instructions on n events from row `lo` on. errors int64[I] counts overflows by instruction.
 
-    An instruction is (opcode, target register t, operands a, b, c). Opcodes of a group are adjacent (opcodes.py). The
-    lane of a register has its values and null flags for all events.
+    An instruction is (opcode, target register t, operands a, b, c). Operations with equal types of operands have
+    adjacent opcodes (opcodes.py), so a range of them chooses the function. A register's lane has its values and nulls.
     """
     ints, floats, nulled = machine.ints, machine.floats, machine.nulls
     for pc in range(code.instructions.shape[0]):

@@ -24,9 +24,9 @@ def _bucket(value: int) -> int:
 
 @inlined
 def _find_satisfied(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, int]:
-    """Return which of the entries [lo, hi), comparisons with ascending constants `values`, hold: a range of them."""
+    """Return the range of the entries [lo, hi) that hold. Entry i compares `value` with values[i]; these ascend."""
     first, end = lo, hi
-    if kind == y.INDEX_EQ:  # a search; the others go from one satisfied entry to the next
+    if kind == y.INDEX_EQ:  # a search; the other kinds visit the satisfied entries, which begin at lo or end at hi
         while first < end:
             middle = (first + end) >> 1
             if values[middle] < value:
@@ -48,11 +48,11 @@ def _find_satisfied(values: Int64, lo: int, hi: int, kind: int, value: int) -> t
 
 @inlined
 def _set_bit_if_met(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work, errors: Int64) -> None:
-    """Set the bit of entry k's predicate for the event in `row`, if the other conditions of the predicate hold."""
+    """Set the bit of a predicate for an event that satisfies its comparison (entry k), if its other conditions hold."""
     event_type = entries[k, y.INDEX_TYPE]
     if event_type >= 0 and events.columns[y.COLUMN_TYPE, row] != event_type:
         return
-    first = entries[k, y.INDEX_CODE]
+    first = entries[k, y.INDEX_CODE]  # the compiled other conditions, -1 without any
     if first >= 0:
         end, result = entries[k, y.INDEX_CODE_END], 2 * entries[k, y.INDEX_RESULT]
         before = work.counters[y.COUNT_OVERFLOW]
@@ -69,10 +69,10 @@ def _set_bit_if_met(image: Int64, entries: Int64, k: int, events: Events, row: i
 def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8, work: Work, errors: Int64) -> None:
     """Fill the bitmaps of indexed predicates for the new events. They are zero at the start.
 
-    An entry is a predicate `column op constant`; a group has the entries with one column and comparison, by constant.
-    `occupied` marks the hash buckets with a constant: for INDEX_EQ, it rejects most values without a search. Shapes:
-    occupied uint8[FILTER_SIZE] is scratch; errors int64[E] counts overflows by entry. `work` lends registers and
-    counters. Cost: O(N) per group, plus the satisfied entries.
+    An entry is a predicate's comparison `column op constant`; the predicate may have other conditions, which are tested
+    in registers of `work`. A group has the entries with one column and operator, by constant. `occupied` marks the hash
+    buckets with a constant: for INDEX_EQ, it rejects most values without a search. Shapes: occupied uint8[FILTER_SIZE]
+    is scratch; errors int64[E] counts overflows by entry. Cost: O(N) per group, plus the satisfied entries.
     """
     entries, values = index.entries, index.values
     for g in range(index.groups.shape[0]):

@@ -31,19 +31,19 @@ def _add_to_band(band: Int64, sizes: Int64, value: int) -> bool:
     position = first_at(band, 0, size, value)
     if position == 0 and below > 0 and value < band[0]:
         sizes[_BELOW] += 1
-    elif position < size or above == 0:
+    elif position < size or above == 0:  # inside; `band` has room for every value of a call
         for i in range(size, position, -1):
             band[i] = band[i - 1]
         band[position] = value
-        sizes[_SIZE] += 1
+        sizes[_SIZE] += 1  # otherwise the value is above the band
     return True
 
 
 @bare
 def _remove_from_band(band: Int64, sizes: Int64, value: int) -> bool:
-    """Remove a value from a band, the window's sorted values near a percentile. Return False if its side is unknown."""
+    """Remove a value from a band, the window's sorted values near a percentile; other values are only counted."""
     size = sizes[_SIZE]
-    if size == 0:  # all values are outside of the band, where they are only counted
+    if size == 0:  # all values are outside of the band: it is unknown whether this one was below or above
         return False
     sizes[_COUNT] -= 1
     position = first_at(band, 0, size, value)
@@ -51,7 +51,7 @@ def _remove_from_band(band: Int64, sizes: Int64, value: int) -> bool:
         for i in range(position, size - 1):
             band[i] = band[i + 1]
         sizes[_SIZE] -= 1
-    elif position == 0:  # below the band; otherwise above it
+    elif position == 0:  # it was below the band; otherwise it was above, a number that follows from the total
         sizes[_BELOW] -= 1
     return True
 
@@ -70,7 +70,7 @@ def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, 
 
     A band has the sorted values near the percentile in the stored window of one segment (the number of a key or
     sub-key). A new event's window is the stored one, with the moves that enter before its `high`, without the moves
-    that leave before its `low`. Return True if every rank was in its band. Cost: O(band) per entering or leaving event.
+    that leave before its `low`. Return False if a rank was outside of its band. Cost: O(band) per move.
     """
     segment = moves.segment
     band, sizes = np.empty(bands.values.shape[0] + segment.shape[0] + 1, np.int64), np.zeros(3, np.int64)
@@ -79,7 +79,7 @@ def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, 
     for q in range(windows.segment.shape[0]):
         window_segment = windows.segment[q]
         if q == 0 or window_segment != windows.segment[q - 1]:
-            _load_band(band, sizes, bands, window_segment)
+            _load_band(band, sizes, bands, window_segment)  # sizes: of all values, below the band, in the band
             while high < segment.shape[0] and segment[high] < window_segment:
                 high += 1
             low = high
@@ -106,10 +106,10 @@ def bands_after(
 ) -> None:  # fmt: skip
     """Fill `out` with the bands after events have entered windows (change int64[M] is 1) or left them (−1).
 
-    A band has the values of one segment (the number of a key or sub-key) near the rank of the percentile, sorted. It
-    reaches `half_width` values from the rank to both sides, and `width_per_change` more for each change of this call,
-    because the next call may have as many changes. If a segment had no events before, its new band is chosen from all
-    values that enter. A band that has lost its rank becomes empty. `out` has room for B + M values.
+    A band replaces the stored values of a segment (the number of a key or sub-key) by the sorted ones near the rank of
+    the percentile. It reaches `half_width` values from the rank to both sides, and `width_per_change` more for each
+    change of this call, because the next call may have as many. The new band of a segment without events is chosen from
+    all values that enter. A band becomes empty if the value at the rank is unknown. `out` has room for B + M values.
     """
     band, sizes = np.empty(bands.values.shape[0] + values.shape[0] + 1, np.int64), np.zeros(3, np.int64)
     i = 0

@@ -74,14 +74,15 @@ def rounded(acc: Int64) -> float:
 def _nearest(acc: Int64, top: int) -> float:
     """Round an exact sum, whose highest non-zero chunk is `top`, to the nearest float64.
 
-    Shapes and units: acc int64[*], each in [0, 2^32); chunk 0 counts units of 2^-1074.
+    Shapes and units: acc int64[*], each in [0, 2^32); chunk acc[c] counts units of 2^(32 c − 1074).
     """
     second = acc[top - 1] if top >= 1 else int64(0)
     third = acc[top - 2] if top >= 2 else int64(0)
     length = int64(0)  # length of the highest chunk, in bits
     while acc[top] >> length != 0:
         length += int64(1)
-    # The 62 highest bits, and whether any lower bit is set.
+    # The 62 highest bits: from `top` all 32 and from the next chunk 30, or fewer from `top` and more from the next
+    # ones. `below` is true if any lower bit is set.
     head = (acc[top] << int64(30)) | (second >> int64(2))
     below = (second & int64(3)) != 0
     if length < 32:
@@ -93,12 +94,11 @@ def _nearest(acc: Int64, top: int) -> float:
         below = below or third != 0
     for c in range(top - 2):
         below = below or acc[c] != 0
-    # 62 bits to 53: drop nine.
-    fraction = head & int64(511)
+    fraction = head & int64(511)  # of the 62 bits, a float64 has 53: nine are dropped, and 256 is half of a unit
     whole = head >> int64(9)
-    if fraction > 256 or (fraction == 256 and (below or (whole & int64(1)) != 0)):
+    if fraction > 256 or (fraction == 256 and (below or (whole & int64(1)) != 0)):  # half goes to an even number
         whole += int64(1)
-    exponent = 32 * top + length - 32 - 1074 + 32 - 53
+    exponent = 32 * top + length - 53 - 1074  # of the lowest of the 53 bits; the highest is bit `length` of `top`
     return math.ldexp(np.float64(whole), int(exponent))
 
 
@@ -114,23 +114,23 @@ def _error_of_product(x: float, z: float, product: float) -> float:
 
 
 @bare
-def accumulate_square(acc: Int64, value: float, slot: Float64, slot_bits: Int64, sign: int) -> None:
-    """Add `sign` times the square of a finite float64, exactly; slot float64[1] and slot_bits int64[1] share memory."""
-    slot[0] = value * value
-    square = slot[0]
-    accumulate(acc, slot_bits[0], sign)
-    slot[0] = _error_of_product(value, value, square)
-    accumulate(acc, slot_bits[0], sign)
+def accumulate_square(acc: Int64, value: float, float_scratch: Float64, float_bits: Int64, sign: int) -> None:
+    """Add `sign` times the square of a finite float64, exactly; see as_two for the scratch."""
+    float_scratch[0] = value * value
+    square = float_scratch[0]
+    accumulate(acc, float_bits[0], sign)
+    float_scratch[0] = _error_of_product(value, value, square)
+    accumulate(acc, float_bits[0], sign)
 
 
 @bare
-def as_two(acc: Int64, pair: Float64, slot: Float64, slot_bits: Int64) -> None:
-    """Write the sum as two floats, pair[0] + pair[1]; slot float64[1] and slot_bits int64[1] share memory."""
+def as_two(acc: Int64, pair: Float64, float_scratch: Float64, float_bits: Int64) -> None:
+    """Write the sum as pair[0] + pair[1]. float_scratch float64[1] and float_bits int64[1] are the same memory."""
     pair[0] = rounded(acc)
-    slot[0] = pair[0]
-    accumulate(acc, slot_bits[0], -1)
+    float_scratch[0] = pair[0]
+    accumulate(acc, float_bits[0], -1)
     pair[1] = rounded(acc)
-    accumulate(acc, slot_bits[0], 1)
+    accumulate(acc, float_bits[0], 1)
 
 
 @bare

@@ -28,20 +28,17 @@ def _load_sum(acc: Int64, tally: Int64, first: int, end: int) -> None:
 
 
 @bare
-def _store_sum(acc: Int64, tally: Int64, first: int, end: int, slot: Float64, slot_bits: Int64) -> bool:
-    """Write the exact sum in acc to tally[first:end] as floats that add up to it; slot and slot_bits share memory.
-
-    Returns False if there are too few floats for the sum.
-    """
+def _store_sum(acc: Int64, tally: Int64, first: int, end: int, float_scratch: Float64, float_bits: Int64) -> bool:
+    """Write the exact sum in acc to tally[first:end] as floats that add up to it. Return False if they are too few."""
     tally[first:end] = 0
     for i in range(first, end):
-        slot[0] = rounded(acc)
-        if slot[0] == 0.0:
+        float_scratch[0] = rounded(acc)
+        if float_scratch[0] == 0.0:
             return True
-        if not np.isfinite(slot[0]):
+        if not np.isfinite(float_scratch[0]):
             return False
-        tally[i] = slot_bits[0]
-        accumulate(acc, slot_bits[0], -1)
+        tally[i] = float_bits[0]
+        accumulate(acc, float_bits[0], -1)
     return rounded(acc) == 0.0
 
 
@@ -56,8 +53,8 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
     is_spread = tally.shape[1] > SQUARES_AT
     segment, floats = moves.segment, moves.values.view(np.float64)
     sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
-    pair, pair_squares, slot = np.zeros(2, np.float64), np.zeros(2, np.float64), np.zeros(1, np.float64)
-    slot_bits = slot.view(np.int64)
+    pair, pair_squares, float_scratch = np.zeros(2, np.float64), np.zeros(2, np.float64), np.zeros(1, np.float64)
+    float_bits = float_scratch.view(np.int64)
     low = high = 0
     for q in range(windows.segment.shape[0]):
         window_segment = windows.segment[q]
@@ -74,16 +71,16 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
             if (moves.enters if is_entering else moves.leaves)[position] != 0:
                 accumulate(sums, moves.values[position], 1 if is_entering else -1)
                 if is_spread:
-                    accumulate_square(squares, floats[position], slot, slot_bits, 1 if is_entering else -1)
+                    accumulate_square(squares, floats[position], float_scratch, float_bits, 1 if is_entering else -1)
             high, low = (high + 1, low) if is_entering else (high, low + 1)
         if is_spread:
-            as_two(sums, pair, slot, slot_bits)
-            as_two(squares, pair_squares, slot, slot_bits)
+            as_two(sums, pair, float_scratch, float_bits)
+            as_two(squares, pair_squares, float_scratch, float_bits)
             count = out[q]
             out[q] = np.sqrt(max(spread_of(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
         else:
             if rests.shape[0] > 0:
-                as_two(sums, pair, slot, slot_bits)
+                as_two(sums, pair, float_scratch, float_bits)
                 out[q], rests[q] = pair[0], pair[1]
             else:
                 out[q] = rounded(sums)
@@ -93,15 +90,15 @@ def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: F
 def float_tallies_after(tally: Int64, segment: Int64, values: Int64, change: Int64) -> bool:
     """Add each value, `change` (1, 0 or −1) times, to the stored sum of its segment, a key or sub-key.
 
-    Shapes: values int64[M], the bits of finite floats; segment, change int64[M]; tally int64[S, 6 or 12] by segment. A
-    tally stores an exact sum as a few floats that add up to it, and with 12 columns also a sum of squares. To add, the
-    kernel unpacks it into CHUNKS integers. Return False if the floats cannot express a sum; tally is then undefined.
+    Shapes: values int64[M], the bits of finite floats, by segment int64[M], with change int64[M]; tally int64[S, 6 or
+    12] by segment: two counts, four floats that add up to the exact sum, and six floats for the sum of squares. To add,
+    the kernel unpacks a sum into CHUNKS integers. Return False if the floats cannot express a sum; tally is undefined.
     """
     is_spread = tally.shape[1] > SQUARES_AT
     floats = values.view(np.float64)
     sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
-    slot = np.zeros(1, np.float64)
-    slot_bits = slot.view(np.int64)
+    float_scratch = np.zeros(1, np.float64)
+    float_bits = float_scratch.view(np.int64)  # the same memory: the bits of the float
     fits = True
     i = 0
     while i < segment.shape[0]:
@@ -115,11 +112,11 @@ def float_tallies_after(tally: Int64, segment: Int64, values: Int64, change: Int
         for j in range(start, i):
             if change[j] != 0:
                 accumulate(sums, values[j], change[j])
-        fits = _store_sum(sums, row, FLOATS_AT, SQUARES_AT, slot, slot_bits) and fits
+        fits = _store_sum(sums, row, FLOATS_AT, SQUARES_AT, float_scratch, float_bits) and fits
         if is_spread:
             _load_sum(squares, row, SQUARES_AT, SQUARES_END)
             for j in range(start, i):
                 if change[j] != 0:
-                    accumulate_square(squares, floats[j], slot, slot_bits, change[j])
-            fits = _store_sum(squares, row, SQUARES_AT, SQUARES_END, slot, slot_bits) and fits
+                    accumulate_square(squares, floats[j], float_scratch, float_bits, change[j])
+            fits = _store_sum(squares, row, SQUARES_AT, SQUARES_END, float_scratch, float_bits) and fits
     return fits

@@ -142,9 +142,9 @@ def choose_classes(
 
 @bare
 def fill_classes(table: CodeTable, key_numbers: Int32, values: ValueBytes) -> None:
-    """Enter each class into the hash table, and its code, a hash of 32 bits, into the filter (table.bits).
+    """Enter the wanted classes into a hash table, and their codes (hashes of 32 bits) into its filter, table.bits.
 
-    A class is a distinct pair of a key (number int32[C]) and a value. Pairs of key −1 (absent) or a null are left out.
+    A class, the events of a key (number int32[C]) with one value, is entered once. Key −1 (absent) and nulls are not.
     """
     codes, bits, places = table.codes, table.bits, table.places
     offsets, data, nulls = values.offsets, values.data, values.nulls
@@ -168,17 +168,17 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
     """Find the latest event of each wanted class in several blocks of stored events, one block per call.
 
     A class is a key's events with the same value of a field, and has a code, a hash of 32 bits. Only events later than
-    latest.time count, and only events of an event type if that is not −1. The kernel first reads the codes of all
-    events, then the times and keys of events that may belong to a class. These are rarely in a cache, and with separate
-    loops the processor fetches them for many events at a time.
+    latest.time count, and only events of wanted_type unless it is −1. One loop after the other reads more about fewer
+    events: first codes, later times and keys. These are rarely in a cache, and with separate loops the processor
+    fetches them for many events at a time.
     """
     table, values, codes = classes.table, block.values, block.codes
     rows, times, numbers = scratch.rows, scratch.times, scratch.numbers
     mask, count, remaining_count = np.uint32(table.places.shape[0] - 1), int64(0), int64(0)
-    for i in range(codes.shape[0]):
+    for i in range(codes.shape[0]):  # keep rows whose code passes the filter
         rows[count] = i
         count += int64(_has_bit(table.bits, codes[i]))
-    for k in range(count):
+    for k in range(count):  # keep rows whose code is in the table
         code = codes[rows[k]]
         place = int64(code & mask)
         while table.places[place] >= 0:
@@ -200,7 +200,7 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
                 if _is_same(values.offsets, values.data, i, classes.values.offsets, classes.values.data, candidate):
                     is_null = values.nulls.shape[0] > 0 and values.nulls[i] != 0
                     if not is_null and (wanted_type < 0 or block.rows.event_type[i] == wanted_type):
-                        latest.time[candidate], latest.at[candidate] = times[k], block.first + i
+                        latest.time[candidate], latest.at[candidate] = times[k], block.first + i  # number among all
                     break
             place = (place + 1) & int64(mask)
 

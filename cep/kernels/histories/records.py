@@ -47,9 +47,9 @@ class Moves(NamedTuple):
     """The events that enter or leave windows in one call. A tally replaces a window's events by their count or sum.
 
     Shapes: int64[M] by segment (the number of a key or sub-key), then by event. values are 0 where events are only
-    counted. The others are 0 or 1. `enters`: the stored tally does not have the event. `leaves`: the event must be
-    subtracted for each window that begins after it. `gone`: the event is before the window at the end of the call, so
-    the tally that is stored then is without it.
+    counted; the others are flags. `enters`: the stored tally does not have the event yet, so it is added. `leaves`:
+    the event is subtracted for each new event whose window begins after it. `gone`: the window at the end of the call
+    begins after the event, so the tally that is stored then is without it.
     """
 
     segment: Int64

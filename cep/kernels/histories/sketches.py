@@ -20,8 +20,8 @@ def follow_panes(key: Int64, pane: Int64, starts: Int64, first_panes: Int64, hig
 
     An entry stands for events of one pane: a code of their value, and their number. Shapes: key, pane int64[C] of the
     entries, by key; by new event: starts int64[Q], the first entry of its key; first_panes int64[Q], the first pane of
-    its window; highs int64[Q], the end of its entries. An entry with an older pane than the entry before it is counted
-    in the pane of that entry, which is written to `pane`.
+    its window; highs int64[Q], the end of its entries. A late event may have an older pane than the entry before it. It
+    is counted in that newer pane, which is written to `pane`, so that a key's panes ascend.
     """
     for i in range(1, key.shape[0]):
         if key[i] == key[i - 1] and pane[i] < pane[i - 1]:
@@ -80,25 +80,25 @@ def count_different(
 
 
 @kernel
-def keep_least(group: Int64, pane: Int64, panes_count: int, most: int, is_retained: UInt8) -> None:
-    """Clear is_retained uint8[C] for hashes that no later window can have among its `most` least ones.
+def keep_least(group: Int64, pane: Int64, panes_count: int, hashes_max: int, is_retained: UInt8) -> None:
+    """Clear is_retained uint8[C] for hashes that no later window can have among its hashes_max least ones.
 
-    Many distinct values are counted by the least hashes of a window: the closer they are, the more values there are. A
-    window begins at a pane, a slice of time, and includes all later panes. A hash is dropped if `most` smaller hashes
-    are in the same or later panes; the tree counts the retained hashes by pane (count_tree.py). Shapes: group (a key's
+    The least hashes of a window estimate its number of distinct values: the closer they are, the more values (KMV). A
+    window begins at a pane (a slice of time) and includes all later ones. A hash is dropped if hashes_max smaller
+    ones are in the same or later panes. The tree counts the group's retained hashes by pane. Shapes: group (a key's
     or sub-key's number), pane int64[C] by group, then ascending by hash, each hash of a group once, with its newest
     pane; panes are numbers below panes_count, later ones greater.
     """
     tree = new_tree(panes_count)
-    begin = 0
+    group_start = 0
     for i in range(group.shape[0]):
         if i > 0 and group[i] != group[i - 1]:
-            for j in range(begin, i):
+            for j in range(group_start, i):  # empty the tree
                 if is_retained[j] != 0:
                     add(tree, pane[j], -1)
-            begin = i
+            group_start = i
         smaller_count = up_to(tree, panes_count - 1)
-        earlier = up_to(tree, pane[i] - 1) if pane[i] > 0 else 0
-        is_retained[i] = smaller_count - earlier < most
+        earlier_count = up_to(tree, pane[i] - 1) if pane[i] > 0 else 0
+        is_retained[i] = smaller_count - earlier_count < hashes_max
         if is_retained[i] != 0:
             add(tree, pane[i], 1)

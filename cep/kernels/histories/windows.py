@@ -55,8 +55,8 @@ def mark_retained(
     for i in range(members.shape[0]):
         j = i if oldest else members.shape[0] - 1 - i
         row = members[j]
-        before = members[j - 1 if oldest else min(j + 1, members.shape[0] - 1)]
-        if i == 0 or segment[row] != segment[before]:
+        previous_row = members[j - 1 if oldest else min(j + 1, members.shape[0] - 1)]  # unused if i is 0
+        if i == 0 or segment[row] != segment[previous_row]:
             members_seen = 0
         if members_seen < events_max and time[row] > starts[row]:
             marked[row] = 1
@@ -65,10 +65,10 @@ def mark_retained(
 
 @bare
 def mark_least(members: Int64, segment: Int64, time: Int64, starts: Int64, values: Int64, marked: UInt8) -> None:
-    """Set marked uint8[N] for events whose value can be the least of a later window: it is less than all later values.
+    """Mark the events to retain: their value is less than all later ones, so a later window can have it as its least.
 
-    Shapes: members int64[M], their rows by segment (the number of a key or sub-key) and time; values int64[M];
-    segment, time, starts int64[N] by row. No later window begins before starts[row].
+    Shapes: members int64[M], the events' rows by segment (the number of a key or sub-key) and time; values int64[M];
+    segment, time, starts int64[N] by row; marked uint8[N]. No later window begins before starts[row].
     """
     count = members.shape[0]
     best = int64(0)
@@ -85,7 +85,7 @@ def mark_least(members: Int64, segment: Int64, time: Int64, starts: Int64, value
 @kernel
 def sum_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
     """Fill out float64[Q] with the sum of each window, rounded once. values int64[M] are the bits of finite float64."""
-    acc = np.zeros(CHUNKS, np.int64)
+    acc = np.zeros(CHUNKS, np.int64)  # an exact sum as integers, so that subtracting a value leaves no error
     low = high = 0
     for q in range(lows.shape[0]):
         while high < highs[q]:
@@ -101,24 +101,24 @@ def sum_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
 def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
     """Fill out float64[Q] with the population standard deviation of each window; 0 where it is empty.
 
-    values int64[M] are the bits of finite float64. The sums of values and of squares are exact, in CHUNKS integers
-    each. They are read as two doubles each, so that a small spread around a large mean keeps its digits.
+    values int64[M] are bits of finite floats. Sums of values and squares are exact, in CHUNKS integers each, and read
+    as two doubles, so that a small spread around a large mean keeps its digits. spread_of is count² · variance.
     """
     floats = values.view(np.float64)
     sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
     pair, pair_squares = np.zeros(2, np.float64), np.zeros(2, np.float64)
-    slot = np.zeros(1, np.float64)  # scratch to read the bits of a float
-    slot_bits = slot.view(np.int64)
+    float_scratch = np.zeros(1, np.float64)  # scratch to read the bits of a float
+    float_bits = float_scratch.view(np.int64)
     low = high = 0
     for q in range(lows.shape[0]):
         while high < highs[q] or low < lows[q]:
             sign = 1 if high < highs[q] else -1
             position = high if sign > 0 else low
             accumulate(sums, values[position], sign)
-            accumulate_square(squares, floats[position], slot, slot_bits, sign)
+            accumulate_square(squares, floats[position], float_scratch, float_bits, sign)
             high, low = (high + 1, low) if sign > 0 else (high, low + 1)
-        as_two(sums, pair, slot, slot_bits)
-        as_two(squares, pair_squares, slot, slot_bits)
+        as_two(sums, pair, float_scratch, float_bits)
+        as_two(squares, pair_squares, float_scratch, float_bits)
         count = highs[q] - lows[q]
         out[q] = np.sqrt(max(spread_of(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
 
@@ -126,9 +126,9 @@ def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> Non
 @kernel
 def least(values: Int64, lows: Int64, highs: Int64, out: Int64) -> None:
     """Find the position of the least value of each window: int64[Q] into `values` int64[M], -1 for an empty window."""
-    queue = np.empty(values.shape[0] + 1, np.int64)
+    queue = np.empty(values.shape[0] + 1, np.int64)  # positions that may be the least in this window or a later one
     head = tail = 0
-    high = 0
+    high = 0  # a window is values[low:high]; both bounds never decrease
     for q in range(lows.shape[0]):
         while high < highs[q]:
             while tail > head and values[queue[tail - 1]] >= values[high]:

@@ -35,14 +35,14 @@ _FEW_RUNS = 8  # up to this number, visiting each run is cheaper than finding th
 def _mark_timed_out(rule: Rule, i: int, work: Work, count: int) -> None:
     """Mark the time-out of run i as reported, also in runs that have bound the same events in another way."""
     runs = work.runs
-    if runs[i, y.RUN_WAITS] != 0:
-        runs[i, y.RUN_WAITS] |= _TIMED_OUT
+    if runs[i, y.RUN_OPEN_WAITS] != 0:
+        runs[i, y.RUN_OPEN_WAITS] |= _TIMED_OUT
     if rule.words[y.R_REPEATS] != 0:
         for k in range(1, count):
-            is_open = runs[k, y.RUN_WAITS] != 0 and runs[k, y.RUN_WAITS] != _HELD_BACK
+            is_open = runs[k, y.RUN_OPEN_WAITS] != 0 and runs[k, y.RUN_OPEN_WAITS] != _HELD_BACK
             if is_open and runs[k, y.RUN_START_ROW] == runs[i, y.RUN_START_ROW]:
                 if same_bindings(rule.image, work.nodes, runs[k, y.RUN_NODE], runs[i, y.RUN_NODE]):
-                    runs[k, y.RUN_WAITS] |= _TIMED_OUT
+                    runs[k, y.RUN_OPEN_WAITS] |= _TIMED_OUT
 
 
 @bare
@@ -56,13 +56,13 @@ def _end_waits(
     order` (R_IN_ORDER) the match is held back: a copy of the run waits until no open run started earlier.
     """
     runs, count, matches = work.runs, counts.runs, counts.matches
-    was_reported = runs[i, y.RUN_WAITS] & _TIMED_OUT != 0
+    was_reported = runs[i, y.RUN_OPEN_WAITS] & _TIMED_OUT != 0
     absent, ran_out = close_due(rule, events.columns, runs, i, work.nodes, until)
-    if runs[i, y.RUN_WAITS] == 0:
+    if runs[i, y.RUN_OPEN_WAITS] == 0:
         work.counters[y.COUNT_EXPIRED] += 1
     is_new_timeout = ran_out and rule.words[y.R_TIMEOUTS] != 0 and not was_reported
     if is_new_timeout:
-        _mark_timed_out(rule, i, work, count)
+        _mark_timed_out(rule, i, work, count)  # so that no run with the same events reports it again
     if absent and rule.words[y.R_IN_ORDER] != 0:
         count = hold_back(runs, i, count)
         # Completed by a deadline: after the last event, and after the matches that this event has completed.
@@ -78,72 +78,74 @@ def _end_waits(
 
 
 @bare
-def _apply_skip(rule: Rule, events: Events, detected_ms: int, work: Work, before: int, counts: Counts) -> Counts:
+def _apply_skip(rule: Rule, events: Events, detected_ms: int, work: Work, old_matches: int, counts: Counts) -> Counts:
     """Apply the rule's skip strategy after one event or deadline. `before` is the number of matches before it."""
     if rule.words[y.R_IN_ORDER] != 0:
         return emit_in_order(rule, events, detected_ms, work, counts)
     matches = counts.matches
-    if rule.words[y.R_SKIP] != y.SKIP_NONE and matches > before:
-        matches = choose_matches(rule, work, before, matches, counts.runs)
+    if rule.words[y.R_SKIP] != y.SKIP_NONE and matches > old_matches:
+        matches = choose_matches(rule, work, old_matches, matches, counts.runs)
     return Counts(counts.runs, counts.nodes, matches, y.NOT_FULL)
 
 
 @bare
-def _full_before_report(work: Work, counts: Counts) -> int:
+def _full_array_before_report(work: Work, counts: Counts) -> int:
     if counts.matches >= work.matches.shape[0]:
         return y.FULL_MATCHES
-    return y.FULL_WORK if counts.runs >= work.runs.shape[0] else y.NOT_FULL
+    return y.FULL_RUNS if counts.runs >= work.runs.shape[0] else y.NOT_FULL
 
 
 @bare
 def _process_deadlines(rule: Rule, events: Events, until: int, events_seen: int, work: Work, counts: Counts) -> Counts:
-    """Process all deadlines up to `until` (ms, UTC) in order: absences match, other waits time out.
+    """Process all deadlines up to `until` (ms, UTC), the earliest first: absences match, other waits time out.
 
-    The key's stream has had `events_seen` events by then. FOREVER is the end of the input, when absences without a
-    deadline match. RUN_WAITS is 0 in a closed run, and HELD_BACK in a match that waits for earlier runs.
+    The key's stream has had `events_seen` events by then. `until` is FOREVER at the end of the input, when absences
+    without a deadline match too. RUN_OPEN_WAITS is 0 in a closed run, and HELD_BACK in a match that waits for earlier
+    runs. If an array is full, the caller enlarges it and starts the work on the key again.
     """
     runs = work.runs
     while True:
         due_ms = _FOREVER
         any_open = False
         for i in range(1, counts.runs):  # row 0 is the start run
-            if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_WAITS] != _HELD_BACK:
+            if runs[i, y.RUN_OPEN_WAITS] != 0 and runs[i, y.RUN_OPEN_WAITS] != _HELD_BACK:
                 due_ms = min(due_ms, runs[i, y.RUN_EXPIRY])
                 any_open = True
         if due_ms > until or (due_ms >= _FOREVER and not any_open):
             return counts
-        before, runs_before = counts.matches, counts.runs
+        old_matches, runs_before = counts.matches, counts.runs
         for i in range(1, runs_before):
-            if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK or runs[i, y.RUN_EXPIRY] > due_ms:
+            waits, end_ms = runs[i, y.RUN_OPEN_WAITS], runs[i, y.RUN_EXPIRY]
+            if waits == 0 or waits == _HELD_BACK or end_ms > due_ms:
                 continue
-            full = _full_before_report(work, counts)
-            if full != y.NOT_FULL:
-                return Counts(counts.runs, counts.nodes, counts.matches, full)
-            close_missed(rule.image, runs, i, events_seen)  # strict waits whose event, the very next one, was another
-            if runs[i, y.RUN_WAITS] != 0:
-                counts = _end_waits(rule, events, due_ms, due_ms, events_seen, i, work, counts)
-        counts = _apply_skip(rule, events, due_ms, work, before, counts)
-        if counts.full != y.NOT_FULL or due_ms >= _FOREVER:
+            full_array = _full_array_before_report(work, counts)
+            if full_array != y.NOT_FULL:
+                return Counts(counts.runs, counts.nodes, counts.matches, full_array)
+            close_missed(rule.image, runs, i, events_seen)  # a strict wait ends if the very next event did not suit
+            if runs[i, y.RUN_OPEN_WAITS] != 0:
+                counts = _end_waits(rule, events, due_ms, due_ms, events_seen, i, work, counts)  # detected when due
+        counts = _apply_skip(rule, events, due_ms, work, old_matches, counts)  # a match ends the runs that it covers
+        if counts.full_array != y.NOT_FULL or due_ms >= _FOREVER:
             return counts
 
 
 @bare
 def _end_event_windows(rule: Rule, events: Events, row: int, work: Work, counts: Counts) -> Counts:
     """Close the runs whose window, a number of events, ends with the event in `row`; report absences and time-outs."""
-    runs, before, runs_before = work.runs, counts.matches, counts.runs
+    runs, old_matches, runs_before = work.runs, counts.matches, counts.runs
     ordinal, detected_ms = events.columns[y.COLUMN_ORDINAL, row], events.columns[y.COLUMN_TIME, row]
     for i in range(1, runs_before):  # row 0 is the start run
         has_ended = ordinal - runs[i, y.RUN_START_ORDINAL] >= rule.words[y.R_WITHIN_EVENTS]
-        if not has_ended or runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:
+        if not has_ended or runs[i, y.RUN_OPEN_WAITS] == 0 or runs[i, y.RUN_OPEN_WAITS] == _HELD_BACK:
             continue  # its window has not ended, it is closed, or it is a match that is held back
-        full = _full_before_report(work, counts)
-        if full != y.NOT_FULL:
-            return Counts(counts.runs, counts.nodes, counts.matches, full)
-        close_missed(rule.image, runs, i, ordinal)  # strict waits whose event did not come: these are not reported
-        if runs[i, y.RUN_WAITS] != 0:
+        full_array = _full_array_before_report(work, counts)
+        if full_array != y.NOT_FULL:
+            return Counts(counts.runs, counts.nodes, counts.matches, full_array)
+        close_missed(rule.image, runs, i, ordinal)  # a strict wait that missed the very next event is not reported
+        if runs[i, y.RUN_OPEN_WAITS] != 0:
             until = _FOREVER + 1  # later than each deadline: the window ends all waits
             counts = _end_waits(rule, events, until, detected_ms, ordinal, i, work, counts)
-    return _apply_skip(rule, events, detected_ms, work, before, counts)
+    return _apply_skip(rule, events, detected_ms, work, old_matches, counts)
 
 
 @inlined
@@ -152,7 +154,7 @@ def _offer_to_all(
 ) -> tuple[Counts, bool]:
     """Offer an event to the start run and to every open run. Return the counts, and True if a run may have closed."""
     runs, time = work.runs, events.columns[y.COLUMN_TIME, row]
-    before, runs_before, new = counts.matches, counts.runs, row - events.first_row
+    old_matches, runs_before, new = counts.matches, counts.runs, row - events.first_row
     # Row 0 is the start run, which has taken no event.
     first = 0 if time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS] else 1
     deadlines_matter = rule.words[y.R_DEADLINES_MATTER] != 0
@@ -163,21 +165,21 @@ def _offer_to_all(
     skips = runs_before > _FEW_RUNS and new & 63 != 0 and not deadlines_matter and rule.words[y.R_REACTS_TO_ALL] == 0
     concerned_states = find_concerned_states(rule, events.bitmaps, new) if skips else int64(-1)
     for i in range(first, runs_before):
-        if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:  # closed, or a match that is held back
+        if runs[i, y.RUN_OPEN_WAITS] == 0 or runs[i, y.RUN_OPEN_WAITS] == _HELD_BACK:  # closed, or a held-back match
             continue
-        nfa_state = min(int64(62), runs[i, y.RUN_STATE] - rule.words[y.R_START_STATE])  # one bit for all later ones
+        nfa_state = min(int64(62), runs[i, y.RUN_STATE] - rule.words[y.R_START_STATE])  # bit 62: all later states
         if i > 0 and skips and (concerned_states >> nfa_state) & 1 == 0:
             continue
         if i > 0 and (runs[i, y.RUN_EXPIRY] <= time or runs[i, y.RUN_START_ORDINAL] <= earliest_ordinal):
-            runs[i, y.RUN_WAITS] = 0
+            runs[i, y.RUN_OPEN_WAITS] = 0
             work.counters[y.COUNT_EXPIRED] += 1
             may_have_closed = True
             continue
         work.counters[y.COUNT_STEPS] += 1
-        counts = offer(rule, events, row, i, work, counts, before + rule.words[y.R_MATCHES_MAX], stack)
-        if counts.full != y.NOT_FULL:
+        counts = offer(rule, events, row, i, work, counts, old_matches + rule.words[y.R_MATCHES_MAX], stack)
+        if counts.full_array != y.NOT_FULL:
             break
-        may_have_closed = may_have_closed or runs[i, y.RUN_WAITS] == 0
+        may_have_closed = may_have_closed or runs[i, y.RUN_OPEN_WAITS] == 0
     return counts, may_have_closed
 
 
@@ -192,15 +194,15 @@ def _close_ended_runs(rule: Rule, events: Events, row: int, work: Work, count: i
     runs, time, ordinal = work.runs, events.columns[y.COLUMN_TIME, row], events.columns[y.COLUMN_ORDINAL, row]
     deadlines_matter, counts_events = rule.words[y.R_DEADLINES_MATTER] != 0, rule.words[y.R_COUNTS] != 0
     for i in range(1, count):
-        if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _HELD_BACK:  # closed, or a match that is held back
+        if runs[i, y.RUN_OPEN_WAITS] == 0 or runs[i, y.RUN_OPEN_WAITS] == _HELD_BACK:  # closed, or a held-back match
             continue
         if counts_events:  # the rule needs an event's ordinal, its number in the key's stream
-            close_missed(rule.image, runs, i, ordinal + 1)
+            close_missed(rule.image, runs, i, ordinal + 1)  # ends strict waits, which were for the very next event
             events_since_start = ordinal - runs[i, y.RUN_START_ORDINAL]
             if not deadlines_matter and events_since_start >= rule.words[y.R_WITHIN_EVENTS]:
-                runs[i, y.RUN_WAITS] = 0
-        if not deadlines_matter and runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
-            runs[i, y.RUN_WAITS] = 0
+                runs[i, y.RUN_OPEN_WAITS] = 0
+        if not deadlines_matter and runs[i, y.RUN_OPEN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
+            runs[i, y.RUN_OPEN_WAITS] = 0
             work.counters[y.COUNT_EXPIRED] += 1
 
 
@@ -215,7 +217,7 @@ def _evict_over_node_limit(
     first_run = int64(1)  # row 0 is the start run
     counts, room = limit_nodes(rule, work, scratch, cursor, first_run, counts, room, events.weights)
     runs = tidy(rule.words, work.runs, counts.runs, scratch.picked, work.counters)
-    return Counts(runs, counts.nodes, counts.matches, counts.full), room
+    return Counts(runs, counts.nodes, counts.matches, counts.full_array), room
 
 
 @bare
@@ -224,29 +226,29 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
     time = events.columns[y.COLUMN_TIME, row]
     if rule.words[y.R_DEADLINES_MATTER] != 0:  # deadlines up to the event cause matches or time-outs
         counts = _process_deadlines(rule, events, time, events.columns[y.COLUMN_ORDINAL, row], work, counts)
-        if counts.full == y.NOT_FULL and rule.words[y.R_WITHIN_EVENTS] < _FOREVER:
+        if counts.full_array == y.NOT_FULL and rule.words[y.R_WITHIN_EVENTS] < _FOREVER:
             counts = _end_event_windows(rule, events, row, work, counts)
-        if counts.full != y.NOT_FULL:
+        if counts.full_array != y.NOT_FULL:  # the caller enlarges it and starts the work on the key again
             return counts
-    before, runs_before = counts.matches, counts.runs
+    old_matches, runs_before = counts.matches, counts.runs
     counts, may_have_closed = _offer_to_all(rule, events, row, work, counts, scratch.stack)
-    if counts.full != y.NOT_FULL:  # the work on the key starts again with a larger array
+    if counts.full_array != y.NOT_FULL:
         return counts
     if rule.words[y.R_MERGES] != 0 and counts.runs > runs_before:  # new runs with the same future as another become one
         counts = merge_runs(rule.words, work, runs_before, counts, scratch.stack)
         may_have_closed = True
-        if counts.full != y.NOT_FULL:
+        if counts.full_array != y.NOT_FULL:
             return counts
     runs, matches = counts.runs, counts.matches
-    if matches > before or rule.words[y.R_IN_ORDER] != 0:  # in order, a match that was held back may be reported now
+    if matches > old_matches or rule.words[y.R_IN_ORDER] != 0:  # in order, a held-back match may be reported
         may_have_closed = may_have_closed or rule.words[y.R_SKIP] != y.SKIP_NONE  # a match ends runs that it covers
-        counts = _apply_skip(rule, events, time, work, before, counts)
+        counts = _apply_skip(rule, events, time, work, old_matches, counts)
         matches = counts.matches
-        if counts.full != y.NOT_FULL:
+        if counts.full_array != y.NOT_FULL:
             return counts
-        if matches - before > rule.words[y.R_MATCHES_MAX]:
-            work.counters[y.COUNT_DROPPED] += matches - before - rule.words[y.R_MATCHES_MAX]
-            matches = before + rule.words[y.R_MATCHES_MAX]
+        if matches - old_matches > rule.words[y.R_MATCHES_MAX]:
+            work.counters[y.COUNT_DROPPED] += matches - old_matches - rule.words[y.R_MATCHES_MAX]
+            matches = old_matches + rule.words[y.R_MATCHES_MAX]
     if runs - 1 > rule.words[y.R_RUNS_MAX]:  # the start run, in row 0, does not count
         _close_ended_runs(rule, events, row, work, runs)
         may_have_closed = True
@@ -271,7 +273,7 @@ def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output
         events_since_start = events_seen - runs[i, y.RUN_START_ORDINAL]
         # If deadlines matter (they cause matches or time-outs), the end of the window still has to be reported.
         has_ended = rule.words[y.R_DEADLINES_MATTER] == 0 and events_since_start >= rule.words[y.R_WITHIN_EVENTS]
-        if has_ended or runs[i, y.RUN_WAITS] == 0:
+        if has_ended or runs[i, y.RUN_OPEN_WAITS] == 0:
             continue
         for c in range(runs.shape[1]):
             output.runs[out_count, c] = runs[i, c]
@@ -294,18 +296,18 @@ def _on_end(
     runs, until = work.runs, min(watermark, rule.words[y.R_UNTIL_MS])
     if rule.words[y.R_DEADLINES_MATTER] != 0:
         counts = _process_deadlines(rule, events, until, events_seen, work, counts)
-        if counts.full == y.NOT_FULL and until == rule.words[y.R_UNTIL_MS] and until < _FOREVER:
-            for i in range(1, counts.runs):
-                if runs[i, y.RUN_WAITS] != 0:
-                    runs[i, y.RUN_WAITS] = 0
+        if counts.full_array == y.NOT_FULL and until == rule.words[y.R_UNTIL_MS] and until < _FOREVER:
+            for i in range(1, counts.runs):  # row 0 is the start run
+                if runs[i, y.RUN_OPEN_WAITS] != 0:
+                    runs[i, y.RUN_OPEN_WAITS] = 0
                     work.counters[y.COUNT_EXPIRED] += 1
     else:
         for i in range(1, counts.runs):
-            if runs[i, y.RUN_EXPIRY] <= watermark and runs[i, y.RUN_WAITS] != 0:
-                runs[i, y.RUN_WAITS] = 0
+            if runs[i, y.RUN_EXPIRY] <= watermark and runs[i, y.RUN_OPEN_WAITS] != 0:
+                runs[i, y.RUN_OPEN_WAITS] = 0
                 work.counters[y.COUNT_EXPIRED] += 1
     runs_left = tidy(rule.words, runs, counts.runs, heap, work.counters)
-    return Counts(runs_left, counts.nodes, counts.matches, counts.full)
+    return Counts(runs_left, counts.nodes, counts.matches, counts.full_array)
 
 
 @bare
@@ -328,13 +330,13 @@ def advance_rule(
             scratch.counters_before[c] = work.counters[c]
         key, run_at, runs = next_key(columns, inputs, cursor, work.runs)
         if runs < 0:
-            return y.FULL_WORK
+            return y.FULL_RUNS
         counts = Counts(runs, cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.NOT_FULL)
         room = key_room(rule, cursor, runs > 1, events.weights)
         while (
             queue_index < queue.shape[0]
             and columns[y.COLUMN_KEY, queue[queue_index]] == key
-            and counts.full == y.NOT_FULL
+            and counts.full_array == y.NOT_FULL
         ):
             row = int64(queue[queue_index])
             queue_index += 1
@@ -342,25 +344,25 @@ def advance_rule(
             starts = time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS]
             outside = rule.words[y.R_COUNTS] != 0 and columns[y.COLUMN_ORDINAL, row] < 0
             if time < rule.words[y.R_UNTIL_MS] and (starts or counts.runs > 1) and not outside:
-                before = counts.nodes
+                old_nodes = counts.nodes
                 counts = _on_event(rule, events, row, work, counts, scratch)
-                room = less_room(room, events.weights, row, counts.nodes - before)
-                if counts.nodes > room.count_at and counts.full == y.NOT_FULL:
+                room = less_room(room, events.weights, row, counts.nodes - old_nodes)
+                if counts.nodes > room.count_at and counts.full_array == y.NOT_FULL:
                     counts, room = _evict_over_node_limit(rule, events, row, work, scratch, cursor, (counts, room))
-        full = counts.full
-        if full == y.NOT_FULL and counts.runs > 1:
+        full_array = counts.full_array
+        if full_array == y.NOT_FULL and counts.runs > 1:
             # A rule that does not count has no counts in its scratch memory, and its runs have ordinals of 0.
             events_seen = int64(scratch.stream_count[key]) if rule.words[y.R_COUNTS] != 0 else int64(0)
             counts = _on_end(rule, events, watermark, events_seen, work, counts, scratch.picked)
-            full = counts.full
-            if full == y.NOT_FULL:
+            full_array = counts.full_array
+            if full_array == y.NOT_FULL:
                 out_count = _save(rule, key, events_seen, work, counts.runs, output, out_count)
-                full = y.FULL_OUT if out_count < 0 else y.NOT_FULL
-        full, matches = note_evicted(rule, key, work, scratch.counters_before, full, counts.matches)
-        if full != y.NOT_FULL:
+                full_array = y.FULL_OUT if out_count < 0 else y.NOT_FULL
+        full_array, matches = note_evicted(rule, key, work, scratch.counters_before, full_array, counts.matches)
+        if full_array != y.NOT_FULL:
             for c in range(y.COUNTERS):
                 work.counters[c] = scratch.counters_before[c]
-            return full
+            return full_array
         cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = queue_index, run_at
         cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = counts.nodes, matches, out_count
     return y.NOT_FULL

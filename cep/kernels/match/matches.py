@@ -28,23 +28,23 @@ def emit(rule: Rule, events: Events, row: int, work: Work, run: int, index: int,
     matches[index, y.MATCH_DETECTED] = detected_ms
     matches[index, y.MATCH_START_ROW] = work.runs[run, y.RUN_START_ROW]
     matches[index, y.MATCH_KIND] = kind
-    missing = int64(0)
+    null_bits = int64(0)
     column = y.MATCH_HEADER
-    flag = int64(1)
+    null_bit = int64(1)
     for m in range(rule.words[y.R_MEASURES], rule.words[y.R_MEASURES_END], y.MEASURE_WIDTH):
         code, end, result = rule.image[m + y.M_CODE], rule.image[m + y.M_CODE_END], 2 * rule.image[m + y.M_RESULT]
         run_code(rule.image, code, end, events, row, work, run)
-        matches[index, column] = work.registers[result]
+        matches[index, column] = work.registers[result]  # a value; its null flag follows
         if work.registers[result + 1] != 0:
-            missing |= flag
+            null_bits |= null_bit
         column += 1
-        flag <<= int64(1)
-    matches[index, y.MATCH_NULLS] = missing
+        null_bit <<= int64(1)
+    matches[index, y.MATCH_NULLS] = null_bits
 
 
 @bare
 def note_evicted(rule: Rule, key: int, work: Work, counters_before: Int64, full: int, count: int) -> tuple[int, int]:
-    """Write a row after `count` matches that notes how many runs of the key were evicted, if any were.
+    """Write a row after `count` matches that notes how many runs of the key were evicted at its limits, if any were.
 
     Shapes: counters_before int64[COUNTERS], as they were before the key. Returns: (`full`, or FULL_MATCHES if the row
     does not fit; the new count of matches).
@@ -61,7 +61,7 @@ def note_evicted(rule: Rule, key: int, work: Work, counters_before: Int64, full:
     matches[count, y.MATCH_KEY] = key
     matches[count, y.MATCH_NODE] = -1
     matches[count, y.MATCH_KIND] = y.KIND_EVICTED
-    matches[count, y.MATCH_BOUND] = evicted
+    matches[count, y.MATCH_COUNT] = evicted  # in a match this column counts its events
     return y.NOT_FULL, count + 1
 
 
@@ -85,7 +85,7 @@ def _resume_row(rule: Rule, work: Work, match: int) -> int:
         return work.matches[match, y.MATCH_START_ROW] + 1
     resume_row = int64(-1)
     states = rule.image[y.HEADER_STATES]
-    while node >= 0:
+    while node >= 0:  # from the last event back: for SKIP_TO_FIRST, the first event of the variable is found last
         nfa_state = states + work.nodes[node, y.NODE_STATE] * y.STATE_WIDTH
         if rule.image[nfa_state + y.S_VARIABLE] == rule.words[y.R_SKIP_VARIABLE]:
             resume_row = work.nodes[node, y.NODE_ROW]
@@ -99,8 +99,8 @@ def _resume_row(rule: Rule, work: Work, match: int) -> int:
 def _precedence(rule: Rule, nodes: Int64, node: int) -> int:
     """Compute the rank of a match among the matches of one start: more events come first.
 
-    A match without the variable of `skip to` skips nothing. It precedes all other matches, because these would drop it:
-    its rank is higher by FOREVER, more than any number of events.
+    With `skip to` a variable, a match drops the matches that begin before the variable's event. A match without the
+    variable drops nothing. It precedes the others, which would drop it: its rank is higher by FOREVER than their count.
     """
     skips_to_variable = rule.words[y.R_SKIP] >= y.SKIP_TO_FIRST
     states = rule.image[y.HEADER_STATES]
@@ -126,8 +126,8 @@ def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bo
     """Return True if match a precedes b: earlier start, then _precedence, then earlier events one by one."""
     if matches[a, y.MATCH_START_ROW] != matches[b, y.MATCH_START_ROW]:
         return matches[a, y.MATCH_START_ROW] < matches[b, y.MATCH_START_ROW]
-    if matches[a, y.MATCH_BOUND] != matches[b, y.MATCH_BOUND]:
-        return matches[a, y.MATCH_BOUND] > matches[b, y.MATCH_BOUND]
+    if matches[a, y.MATCH_COUNT] != matches[b, y.MATCH_COUNT]:
+        return matches[a, y.MATCH_COUNT] > matches[b, y.MATCH_COUNT]
     return _earlier_rows(image, nodes, matches[a, y.MATCH_NODE], matches[b, y.MATCH_NODE])
 
 
@@ -169,7 +169,7 @@ def same_bindings(image: Int64, nodes: Int64, node_a: int, node_b: int) -> bool:
 
 @bare
 def _completed_before(rule: Rule, nodes: Int64, runs: Int64, a: int, b: int) -> bool:
-    """Return True if held-back run a is emitted before b. Both are complete, but an earlier run may still match first.
+    """Return True if held-back run a is emitted before b. Both are complete, and wait for runs that started earlier.
 
     The order is by start, by the event that completed the run (RUN_ORDINAL), by the deadline that did (RUN_EXPIRY),
     then by rank: the longer match, then the earlier events.
@@ -188,20 +188,20 @@ def _completed_before(rule: Rule, nodes: Int64, runs: Int64, a: int, b: int) -> 
 
 
 @bare
-def _comes_before(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, a: int, b: int) -> bool:
+def _comes_before(rule: Rule, nodes: Int64, rows: Int64, are_held_back: bool, a: int, b: int) -> bool:
     """Return True if row a precedes b. Rows are matches, or complete runs that are `waiting`."""
-    if waiting:
+    if are_held_back:
         return _completed_before(rule, nodes, rows, a, b)
     return _preferred(rule.image, nodes, rows, a, b)
 
 
 @bare
-def _sink(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, index: int, end: int) -> None:
+def _sink(rule: Rule, nodes: Int64, rows: Int64, are_held_back: bool, first: int, index: int, end: int) -> None:
     """Move row `index` of the heap [first, end) below the rows that follow it in the order."""
     while True:
         last, child = index, first + 2 * (index - first) + 1
         for below in range(child, min(child + 2, end)):
-            if _comes_before(rule, nodes, rows, waiting, last, below):
+            if _comes_before(rule, nodes, rows, are_held_back, last, below):
                 last = below
         if last == index:
             return
@@ -210,13 +210,13 @@ def _sink(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, inde
 
 
 @bare
-def _sort(rule: Rule, nodes: Int64, rows: Int64, waiting: bool, first: int, end: int) -> None:
+def _sort(rule: Rule, nodes: Int64, rows: Int64, are_held_back: bool, first: int, end: int) -> None:
     """Sort rows [first, end), in O(n log n) comparisons: one event may complete thousands."""
     for index in range(first + (end - first) // 2 - 1, first - 1, -1):
-        _sink(rule, nodes, rows, waiting, first, index, end)
+        _sink(rule, nodes, rows, are_held_back, first, index, end)
     for last in range(end - 1, first, -1):
         _swap(rows, first, last)
-        _sink(rule, nodes, rows, waiting, first, first, last)
+        _sink(rule, nodes, rows, are_held_back, first, first, last)
 
 
 @bare
@@ -225,8 +225,8 @@ def _close_before(runs: Int64, end: int, resume_row: int) -> int:
     earliest = int64(y.FOREVER)
     for i in range(1, end):
         if runs[i, y.RUN_START_ROW] < resume_row:
-            runs[i, y.RUN_WAITS] = 0
-        elif runs[i, y.RUN_WAITS] != 0:
+            runs[i, y.RUN_OPEN_WAITS] = 0
+        elif runs[i, y.RUN_OPEN_WAITS] != 0:
             earliest = min(earliest, runs[i, y.RUN_START_ROW])
     return earliest
 
@@ -236,12 +236,12 @@ def choose_matches(rule: Rule, work: Work, first: int, count: int, runs_count: i
     """Apply the skip strategy to the matches [first, count) of one event or deadline; return the new match count.
 
     After a match, matching goes on at resume_row: matches and runs that begin before it are dropped. Time-outs stay and
-    drop nothing; KIND_BOTH is a match and a time-out. Rows [first, end) are chosen. MATCH_BOUND holds a match's rank.
+    drop nothing. The chosen rows are swapped to [first, end). MATCH_COUNT is a match's rank, to sort them.
     """
     matches = work.matches
     end = first
     for m in range(first, count):
-        matches[m, y.MATCH_BOUND] = _precedence(rule, work.nodes, matches[m, y.MATCH_NODE])
+        matches[m, y.MATCH_COUNT] = _precedence(rule, work.nodes, matches[m, y.MATCH_NODE])
         if matches[m, y.MATCH_KIND] == y.KIND_TIMEOUT:
             _swap(matches, end, m)
             end += 1
@@ -264,14 +264,14 @@ def choose_matches(rule: Rule, work: Work, first: int, count: int, runs_count: i
 def emit_in_order(rule: Rule, events: Events, detected_ms: int, work: Work, counts: Counts) -> Counts:
     """Emit complete matches for `skip … in order`: earliest start first, as long as no open run started earlier.
 
-    RUN_WAITS of a run is 0 if it is closed, and HELD_BACK if it is a match that waits to be emitted. A match ends the
-    runs and matches that begin before resume_row. The emitted rows end up after the open runs, in order.
+    RUN_OPEN_WAITS of a run is 0 if it is closed, and HELD_BACK if it is a match that waits to be emitted. The matches
+    are first moved after all other runs and sorted. A match ends the runs and matches that begin before resume_row.
     """
     runs, matches = work.runs, counts.matches
-    first, earliest = 1, int64(y.FOREVER)
+    first, earliest = 1, int64(y.FOREVER)  # row 0 is the start run; held-back matches move to the rows from `first` on
     for i in range(1, counts.runs):
-        if runs[i, y.RUN_WAITS] != int64(y.HELD_BACK):
-            if runs[i, y.RUN_WAITS] != 0:
+        if runs[i, y.RUN_OPEN_WAITS] != int64(y.HELD_BACK):
+            if runs[i, y.RUN_OPEN_WAITS] != 0:
                 earliest = min(earliest, runs[i, y.RUN_START_ROW])
             _swap(runs, first, i)
             first += 1
@@ -279,7 +279,7 @@ def emit_in_order(rule: Rule, events: Events, detected_ms: int, work: Work, coun
     resume_row = int64(-1)
     for best in range(first, counts.runs):
         if runs[best, y.RUN_START_ROW] < resume_row:
-            runs[best, y.RUN_WAITS] = 0
+            runs[best, y.RUN_OPEN_WAITS] = 0
             continue
         if earliest < runs[best, y.RUN_START_ROW]:
             break
@@ -289,7 +289,7 @@ def emit_in_order(rule: Rule, events: Events, detected_ms: int, work: Work, coun
         emit(rule, events, last, work, best, matches, y.KIND_MATCH, detected_ms)
         resume_row = max(resume_row, _resume_row(rule, work, matches))
         matches += 1
-        runs[best, y.RUN_WAITS] = 0
+        runs[best, y.RUN_OPEN_WAITS] = 0
         if earliest < resume_row:
             earliest = _close_before(runs, first, resume_row)
     return Counts(counts.runs, counts.nodes, matches, y.NOT_FULL)

@@ -30,7 +30,7 @@ def _has_same_future(words: Int64, runs: Int64, a: int, b: int) -> bool:
     """Return True if runs a and b have the same future. `words` are the rule's, runs int64[*, W]."""
     if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW] or runs[a, y.RUN_STATE] != runs[b, y.RUN_STATE]:
         return False
-    if runs[a, y.RUN_WAITS] != runs[b, y.RUN_WAITS]:
+    if runs[a, y.RUN_OPEN_WAITS] != runs[b, y.RUN_OPEN_WAITS]:
         return False
     control = words[y.R_CONTROL]
     for r in range(runs.shape[1] - y.RUN_HEADER):
@@ -49,7 +49,7 @@ def _first_slot(words: Int64, work: Work, i: int, size: int) -> int:
     runs = work.runs
     sip = take_word(begin(work.table_key), np.uint64(runs[i, y.RUN_START_ROW]))
     sip = take_word(sip, np.uint64(runs[i, y.RUN_STATE]))
-    sip = take_word(sip, np.uint64(runs[i, y.RUN_WAITS]))
+    sip = take_word(sip, np.uint64(runs[i, y.RUN_OPEN_WAITS]))
     control = words[y.R_CONTROL]
     for r in range(runs.shape[1] - y.RUN_HEADER):
         if (control >> int64(r)) & 1 != 0:
@@ -60,9 +60,9 @@ def _first_slot(words: Int64, work: Work, i: int, size: int) -> int:
 @bare
 def _first_with_same_future(words: Int64, runs: Int64, i: int) -> int:
     """Return the first open row before row i with the same future; 0 if there is none."""
-    for other in range(1, i):
-        if runs[other, y.RUN_WAITS] != 0 and _has_same_future(words, runs, i, other):
-            return other
+    for twin in range(1, i):
+        if runs[twin, y.RUN_OPEN_WAITS] != 0 and _has_same_future(words, runs, i, twin):
+            return twin
     return 0
 
 
@@ -80,34 +80,35 @@ def _find_or_add_in_table(words: Int64, work: Work, i: int, table: Int64, size: 
 
 @bare
 def merge_runs(words: Int64, work: Work, first_new: int, counts: Counts, table: Int64) -> Counts:
-    """Join each new run, in rows [first_new, counts.runs), to the first row with the same future.
+    """Join each new run, in rows [first_new, counts.runs), to its twin: the first row with the same future.
 
-    Their bindings meet in a union, a node with two previous nodes. The new run loses its waits: it is dropped later.
+    Twins are equal in their start, state, open waits, and registers that a condition reads. Their bindings meet in a
+    union, a node with two previous nodes. The new run loses its waits, so it is dropped later.
     With many new runs, the first column of table int64[*, 3], the matcher's stack, becomes a hash table of rows; if it
     is too short, FULL_STACK is returned. `words` are the rule's. Cost: O(runs).
     """
     runs, nodes, node_count = work.runs, work.nodes, counts.nodes
-    few = counts.runs - first_new <= _FEW_RUNS
+    is_few = counts.runs - first_new <= _FEW_RUNS
     size = 2
-    while not few and size < 2 * counts.runs:
+    while not is_few and size < 2 * counts.runs:
         size *= 2
     if size > table.shape[0]:
         return Counts(counts.runs, node_count, counts.matches, y.FULL_STACK)
     for slot in range(size):
         table[slot, 0] = 0
-    for i in range(first_new if few else 1, counts.runs):
-        if runs[i, y.RUN_WAITS] == 0:
+    for i in range(first_new if is_few else 1, counts.runs):
+        if runs[i, y.RUN_OPEN_WAITS] == 0:
             continue
-        other = _first_with_same_future(words, runs, i) if few else _find_or_add_in_table(words, work, i, table, size)
-        if other == 0 or i < first_new:
+        twin = _first_with_same_future(words, runs, i) if is_few else _find_or_add_in_table(words, work, i, table, size)
+        if twin == 0 or i < first_new:  # 0 for none: row 0, the start run, never has a twin
             continue
         if node_count >= nodes.shape[0]:
             return Counts(counts.runs, node_count, counts.matches, y.FULL_NODES)
         nodes[node_count, y.NODE_ROW] = -1  # a union is without an event; its NODE_STATE is the second previous node
-        nodes[node_count, y.NODE_STATE] = runs[other, y.RUN_NODE]
+        nodes[node_count, y.NODE_STATE] = runs[twin, y.RUN_NODE]
         nodes[node_count, y.NODE_PREVIOUS] = runs[i, y.RUN_NODE]
-        runs[other, y.RUN_NODE] = node_count
-        runs[i, y.RUN_WAITS] = 0
+        runs[twin, y.RUN_NODE] = node_count
+        runs[i, y.RUN_OPEN_WAITS] = 0
         node_count += 1
     return Counts(counts.runs, node_count, counts.matches, y.NOT_FULL)
 
@@ -217,8 +218,9 @@ def compact(
 def _compact_nodes(nodes: Int64, node_map: Int64, row_map: Int64) -> int:
     """Move the nodes that are still needed together, and renumber references to them. Return their number.
 
-    A node without a row is a union, where two paths meet: NODE_STATE has the other node before it. Shapes: nodes
-    int64[m, NODE_WIDTH]; node_map int64[m] becomes their new numbers; row_map int64[N].
+    A node is an event that runs have bound, with a link to the previous node. Without a row, it is a union of two
+    paths, with its other previous node in NODE_STATE. Shapes: nodes int64[m, NODE_WIDTH]; node_map int64[m], -1 for
+    dropped nodes, becomes the new numbers; row_map int64[N] has the new numbers of rows.
     """
     count = 0
     for k in range(nodes.shape[0]):

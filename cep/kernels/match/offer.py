@@ -20,13 +20,10 @@ _BEFORE_TAKE, _AFTER_TAKE = True, False
 
 @bare
 def hold_back(runs: Int64, i: int, count: int) -> int:
-    """Copy run i, a complete match, to row `count`; return the new number of rows.
-
-    The copy waits there until no open run started earlier. Shapes: runs int64[*, W].
-    """
+    """Copy run i, a complete match, to row `count` of runs, where it waits for earlier runs. Return the new count."""
     for c in range(runs.shape[1]):
         runs[count, c] = runs[i, c]
-    runs[count, y.RUN_WAITS] = _HELD_BACK
+    runs[count, y.RUN_OPEN_WAITS] = _HELD_BACK
     runs[count, y.RUN_EXPIRY] = _FOREVER
     return count + 1
 
@@ -36,42 +33,42 @@ def _finish_child(rule: Rule, events: Events, row: int, work: Work, counts: Coun
     """Finish the new run in row counts.runs: report it if it is a match, and keep it if it may take more events."""
     child = counts.runs
     accepted = accepts(rule.image, work.runs, child)
-    runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.NOT_FULL
+    runs, node_count, matches, full_array = counts.runs, counts.nodes, counts.matches, y.NOT_FULL
     if accepted and rule.words[y.R_MERGES] != 0:  # one run for all runs with the same future: several matches
         reported = emit_all(rule, events, row, work, child, counts, limit, stack)
-        node_count, matches, full = reported.nodes, reported.matches, reported.full
+        node_count, matches, full_array = reported.nodes, reported.matches, reported.full_array
     elif accepted and rule.words[y.R_IN_ORDER] == 0:
         emit(rule, events, row, work, child, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
         matches += 1
-    if full == y.NOT_FULL:
-        if work.runs[child, y.RUN_WAITS] != 0:  # it may take more events
+    if full_array == y.NOT_FULL:
+        if work.runs[child, y.RUN_OPEN_WAITS] != 0:  # it may take more events
             runs += 1
-        if accepted and rule.words[y.R_IN_ORDER] != 0:  # report a copy later, when no open run started earlier
+        if accepted and rule.words[y.R_IN_ORDER] != 0:  # in order of start: a copy waits for runs that started earlier
             runs = hold_back(work.runs, child, runs)
-    return Counts(runs, node_count, matches, full)
+    return Counts(runs, node_count, matches, full_array)
 
 
 @inlined
-def _which_is_full(work: Work, counts: Counts) -> int:
+def _full_array_before_take(work: Work, counts: Counts) -> int:
     """Return FULL_* for an array without room for one more run, NOT_FULL if there is room."""
-    full = y.NOT_FULL
+    full_array = y.NOT_FULL
     if counts.matches >= work.matches.shape[0]:
-        full = y.FULL_MATCHES
+        full_array = y.FULL_MATCHES
     if counts.runs + 1 >= work.runs.shape[0]:
-        full = y.FULL_WORK
+        full_array = y.FULL_RUNS
     if counts.nodes >= work.nodes.shape[0]:
-        full = y.FULL_NODES
-    return full
+        full_array = y.FULL_NODES
+    return full_array
 
 
 @bare
 def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts) -> Counts:
     """Report run i as a match: it forbids an event as the next one, and the next event, in `row`, is another one."""
     runs, matches = counts.runs, counts.matches
-    if matches >= work.matches.shape[0]:
+    if matches >= work.matches.shape[0]:  # the caller enlarges the array and starts the work on the key again
         return Counts(runs, counts.nodes, matches, y.FULL_MATCHES)
     if runs >= work.runs.shape[0]:
-        return Counts(runs, counts.nodes, matches, y.FULL_WORK)
+        return Counts(runs, counts.nodes, matches, y.FULL_RUNS)
     if rule.words[y.R_IN_ORDER] != 0:  # a copy of the run waits until no open run started earlier
         runs = hold_back(work.runs, i, runs)
         work.runs[runs - 1, y.RUN_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
@@ -89,7 +86,7 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
     Matches beyond number `limit` are not written. Shapes: stack int64[*, 3] scratch.
     """
     image = rule.image
-    waits = work.runs[i, y.RUN_WAITS]
+    waits = work.runs[i, y.RUN_OPEN_WAITS]
     nfa_state = image[y.HEADER_STATES] + work.runs[i, y.RUN_STATE] * y.STATE_WIDTH
     mask = _ONE
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
@@ -116,14 +113,14 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
         if fits > 0 and kind < y.WAIT_ABSENCE:
             takes = condition_holds(image, wait, events, row, work, i)
         if takes:
-            full = _which_is_full(work, counts)
-            if full != y.NOT_FULL:
-                counts = Counts(counts.runs, counts.nodes, counts.matches, full)
+            full_array = _full_array_before_take(work, counts)
+            if full_array != y.NOT_FULL:
+                counts = Counts(counts.runs, counts.nodes, counts.matches, full_array)
                 break
             make_child(rule, wait, events, row, work, i, counts.runs, counts.nodes)
             counts = Counts(counts.runs, counts.nodes + 1, counts.matches, y.NOT_FULL)
             counts = _finish_child(rule, events, row, work, counts, limit, stack)
-            if counts.full != y.NOT_FULL:
+            if counts.full_array != y.NOT_FULL:
                 break
             if kind != y.WAIT_ANY and waits & image[wait + y.W_REOPENS] == 0:
                 waits &= ~current
@@ -131,7 +128,7 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
             waits &= ~current
         elif kind == y.WAIT_ABSENCE_NEXT:
             counts = _match_absence(rule, events, row, i, work, counts)
-            if counts.full != y.NOT_FULL:
+            if counts.full_array != y.NOT_FULL:
                 break
             waits &= ~current
         if guards and waits & current != 0:
@@ -139,8 +136,8 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
                 waits &= ~current
     if i > 0:
         every = (1 << int64((image[nfa_state + y.S_WAITS_END] - image[nfa_state + y.S_WAITS]) // y.WAIT_WIDTH)) - 1
-        waits |= work.runs[i, y.RUN_WAITS] & ~every  # stop events that have ended the greed of a loop
-        work.runs[i, y.RUN_WAITS] = 0 if waits & (every | _HELD_BACK) == 0 else waits
+        waits |= work.runs[i, y.RUN_OPEN_WAITS] & ~every  # stop events that have ended the greed of a loop
+        work.runs[i, y.RUN_OPEN_WAITS] = 0 if waits & (every | _HELD_BACK) == 0 else waits
     return counts
 
 
@@ -154,7 +151,7 @@ def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) ->
         evict_beyond(runs, 1, count, words[y.R_RUNS_MAX], heap, counters)
     end = 1  # row 0, the start run, stays
     for i in range(1, count):
-        if runs[i, y.RUN_WAITS] != 0:
+        if runs[i, y.RUN_OPEN_WAITS] != 0:
             if end != i:
                 for c in range(runs.shape[1]):
                     runs[end, c] = runs[i, c]
@@ -164,7 +161,7 @@ def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) ->
 
 @bare
 def find_concerned_states(rule: Rule, bitmaps: UInt64, event_index: int) -> int:
-    """Return a bit for each NFA state whose waits or guards may react to new event number `event_index`."""
+    """Return a bit for each NFA state that may react to new event `event_index`; runs in other states can skip it."""
     image, first = rule.image, rule.words[y.R_START_STATE]
     concerned_states = int64(1) << int64(62)  # always set: it stands for all later states, which are not tested
     states = image[y.HEADER_STATES]
@@ -172,7 +169,7 @@ def find_concerned_states(rule: Rule, bitmaps: UInt64, event_index: int) -> int:
         nfa_state = states + number * y.STATE_WIDTH
         concerned = False
         for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
-            # A wait for an absence takes no event; its guards see it.
+            # A wait takes an event; if it is for an absence, only its guards, which may close it, see the event.
             predicate = image[wait + y.W_PREDICATE]  # a condition on one event, -1 for any event
             if image[wait + y.W_KIND] != y.WAIT_ABSENCE and (predicate < 0 or bit(bitmaps, predicate, event_index)):
                 concerned = True

@@ -34,7 +34,7 @@ class _Counts(NamedTuple):
     dead: int
     nodes: int
     matches: int
-    full: int
+    full_array: int
 
 
 class _KeyStarts(NamedTuple):
@@ -59,14 +59,14 @@ def _open_waits(image: Int64, nfa_state: int, runs: Int64, i: int) -> None:
             if count >= image[wait + y.W_COUNT_MIN] and count < image[wait + y.W_COUNT_MAX]:
                 waits |= mask
         mask <<= _ONE
-    runs[i, y.RUN_WAITS] = waits
+    runs[i, y.RUN_OPEN_WAITS] = waits
 
 
 @bare
 def _count_dead(runs: Int64, head: int, end: int) -> int:
     count = 0
     for i in range(head, end):
-        count += runs[i, y.RUN_WAITS] == 0
+        count += runs[i, y.RUN_OPEN_WAITS] == 0
     return count
 
 
@@ -74,8 +74,8 @@ def _count_dead(runs: Int64, head: int, end: int) -> int:
 def _expire(runs: Int64, head: int, end: int, time: int, counters: Int64) -> int:
     """Close runs that have expired at `time` (ms, UTC); return the number of dead rows in [head, end)."""
     for i in range(head, end):
-        if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
-            runs[i, y.RUN_WAITS] = 0
+        if runs[i, y.RUN_OPEN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
+            runs[i, y.RUN_OPEN_WAITS] = 0
             counters[y.COUNT_EXPIRED] += 1
     return _count_dead(runs, head, end)
 
@@ -96,7 +96,7 @@ def _close_gaps(runs: Int64, head: int, end: int) -> int:
     """Move the live rows of [head, end) to row 1 and the rows after it; return the new end."""
     to = 1
     for i in range(head, end):
-        if runs[i, y.RUN_WAITS] != 0:
+        if runs[i, y.RUN_OPEN_WAITS] != 0:
             if to != i:
                 for c in range(runs.shape[1]):
                     runs[to, c] = runs[i, c]
@@ -110,7 +110,7 @@ def _save(work: Work, counts: _Counts, watermark: int, key: int, output: RunOutp
     if out_count + counts.runs - counts.head > output.runs.shape[0]:
         return -1
     for i in range(counts.head, counts.runs):
-        if work.runs[i, y.RUN_WAITS] == 0:
+        if work.runs[i, y.RUN_OPEN_WAITS] == 0:  # the run has ended
             continue
         if work.runs[i, y.RUN_EXPIRY] <= watermark:
             work.counters[y.COUNT_EXPIRED] += 1
@@ -147,12 +147,12 @@ def _take(rule: Rule, wait: int, events: Events, row: int, work: Work, starts: b
 def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Counts) -> _Counts:
     """Offer an event to the run in row i. The run advances in its row, or new runs are written from counts.runs on.
 
-    A wait is a transition that the run may still make, one bit of RUN_WAITS. A relaxed wait takes one event: the run
+    A wait is a transition that the run may still make, a bit of RUN_OPEN_WAITS. A relaxed wait takes one event: the run
     itself advances if that is its only wait, otherwise a copy does and the wait is closed. An any-wait stays open.
     """
     image = rule.image
-    runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.NOT_FULL
-    waits = work.runs[i, y.RUN_WAITS]
+    runs, node_count, matches, full_array = counts.runs, counts.nodes, counts.matches, y.NOT_FULL
+    waits = work.runs[i, y.RUN_OPEN_WAITS]
     nfa_state = image[y.HEADER_STATES] + work.runs[i, y.RUN_STATE] * y.STATE_WIDTH
     first, end = image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END]
     is_only_wait = i > 0 and end - first == y.WAIT_WIDTH
@@ -163,8 +163,8 @@ def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Co
         if waits & current != 0 and condition_holds(image, wait, events, row, work, i):
             no_room, no_match_room = runs + 1 >= work.runs.shape[0], matches >= work.matches.shape[0]
             if no_room or node_count >= work.nodes.shape[0] or no_match_room:
-                full = y.FULL_WORK if no_room else y.FULL_MATCHES
-                full = y.FULL_NODES if node_count >= work.nodes.shape[0] else full
+                full_array = y.FULL_RUNS if no_room else y.FULL_MATCHES
+                full_array = y.FULL_NODES if node_count >= work.nodes.shape[0] else full_array
                 break
             relaxed = image[wait + y.W_KIND] == y.WAIT_RELAXED
             moved = is_only_wait and relaxed
@@ -180,11 +180,11 @@ def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Co
             if accepts(image, work.runs, child):
                 emit(rule, events, row, work, child, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
                 matches += 1
-            if child == runs and work.runs[child, y.RUN_WAITS] != 0:
+            if child == runs and work.runs[child, y.RUN_OPEN_WAITS] != 0:
                 runs += 1
     if i > 0 and not moved:
-        work.runs[i, y.RUN_WAITS] = waits
-    return _Counts(counts.head, runs, counts.dead, node_count, matches, full)
+        work.runs[i, y.RUN_OPEN_WAITS] = waits
+    return _Counts(counts.head, runs, counts.dead, node_count, matches, full_array)
 
 
 @inlined
@@ -212,7 +212,7 @@ def _candidates(
     if op == y.SIMPLE_NONE:
         for i in range(counts.head, counts.runs):
             picked[count] = i
-            count += (runs[i, y.RUN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
+            count += (runs[i, y.RUN_OPEN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
         return count
     value, has_value = columns[column, row], nulls[column, row] == 0
     or_null = op >= y.SIMPLE_OR_NULL
@@ -227,7 +227,7 @@ def _candidates(
         holds = (on_less & (value < against)) | (on_equal & (value == against)) | (on_greater & (value > against))
         fits = (is_bound & holds) | (or_null & (not is_bound))
         picked[count] = i
-        count += fits & (runs[i, y.RUN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
+        count += fits & (runs[i, y.RUN_OPEN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
     return count
 
 
@@ -237,8 +237,8 @@ def _advance_all(
 ) -> _Counts:
     """Let the runs in rows `run_rows`, int64[*], take an event that they wait for; each has one wait.
 
-    The waits are like `common_wait`, an offset in the rule's image. With an any-wait the run stays, and a copy of it
-    takes the event. `dead` counts rows without waits, which are removed later.
+    The waits have the kind of `common_wait`, an offset in the rule's image. With an any-wait (WAIT_ANY) the run goes on
+    waiting, and a copy of it takes the event. `dead` counts rows without open waits, which are removed later.
     """
     runs, dead, node_count, matches = counts.runs, counts.dead, counts.nodes, counts.matches
     run_stays = rule.image[common_wait + y.W_KIND] == y.WAIT_ANY
@@ -256,7 +256,7 @@ def _advance_all(
         if accepts(rule.image, work.runs, child):
             emit(rule, events, row, work, child, matches, y.KIND_MATCH, time)
             matches += 1
-        is_open = work.runs[child, y.RUN_WAITS] != 0
+        is_open = work.runs[child, y.RUN_OPEN_WAITS] != 0
         if run_stays:
             runs += is_open
         else:
@@ -268,13 +268,13 @@ def _advance_all(
 def _drop_ended(runs: Int64, counts: _Counts, time: int, counters: Int64) -> _Counts:
     """Move `head` past rows that are dead or expired at `time` (ms, UTC). Move rows together if many are dead."""
     head, end, dead = counts.head, counts.runs, counts.dead  # runs in rows [head, end), the oldest first
-    while head < end and (runs[head, y.RUN_WAITS] == 0 or runs[head, y.RUN_EXPIRY] <= time):
-        if runs[head, y.RUN_WAITS] == 0:  # dead
+    while head < end and (runs[head, y.RUN_OPEN_WAITS] == 0 or runs[head, y.RUN_EXPIRY] <= time):
+        if runs[head, y.RUN_OPEN_WAITS] == 0:  # dead
             dead -= 1
         else:
             counters[y.COUNT_EXPIRED] += 1
         head += 1
-    if head - 1 + dead > _SLACK + end - head:  # more rows are unused than in use
+    if head - 1 + dead > _SLACK + end - head:  # more rows are unused (before `head`, or dead) than in use
         end = _close_gaps(runs, head, end)
         head, dead = 1, 0  # row 0 is the start run
     return _Counts(head, end, dead, counts.nodes, counts.matches, y.NOT_FULL)
@@ -287,7 +287,7 @@ def _on_event(
     """Process an event: offer it to the start run if it `starts`, and to the runs that it may advance; then skip.
 
     Runs are in rows [counts.head, counts.runs). The skip strategy drops runs and matches that a match covers; the limit
-    on runs evicts the oldest. If `full` of the result names an array that is too small, the event must be repeated.
+    on runs evicts the oldest. If full_array of the result names an array that is too small, the event must be repeated.
     """
     time = events.columns[y.COLUMN_TIME, row]
     counts = _drop_ended(work.runs, counts, time, work.counters)
@@ -299,22 +299,22 @@ def _on_event(
     for k in range(offered):
         i = picked[k]
         counts = _offer(rule, events, row, work, i, counts)
-        if counts.full != y.NOT_FULL:
+        if counts.full_array != y.NOT_FULL:
             break
-        is_dead = work.runs[i, y.RUN_WAITS] == 0
+        is_dead = work.runs[i, y.RUN_OPEN_WAITS] == 0
         counts = _Counts(counts.head, counts.runs, counts.dead + is_dead, counts.nodes, counts.matches, y.NOT_FULL)
-    full = counts.full
-    if full == y.NOT_FULL and count > offered:
+    full_array = counts.full_array
+    if full_array == y.NOT_FULL and count > offered:
         if counts.runs + count >= work.runs.shape[0]:
-            full = y.FULL_WORK
+            full_array = y.FULL_RUNS
         elif counts.nodes + count > work.nodes.shape[0]:
-            full = y.FULL_NODES
+            full_array = y.FULL_NODES
         elif counts.matches + count > work.matches.shape[0]:
-            full = y.FULL_MATCHES
+            full_array = y.FULL_MATCHES
         else:
             counts = _advance_all(rule, common_wait, events, row, work, picked[offered:count], counts)
     dead, matches = counts.dead, counts.matches
-    if matches > before and full == y.NOT_FULL:
+    if matches > before and full_array == y.NOT_FULL:
         if rule.words[y.R_SKIP] != y.SKIP_NONE:
             matches = choose_matches(rule, work, before, matches, counts.runs)
             dead = _count_dead(work.runs, counts.head, counts.runs)
@@ -323,7 +323,7 @@ def _on_event(
             matches = before + rule.words[y.R_MATCHES_MAX]
     if counts.runs - counts.head - dead > rule.words[y.R_RUNS_MAX]:
         dead = _evict(rule, work, counts, time, picked)
-    return _Counts(counts.head, counts.runs, dead, counts.nodes, matches, full)
+    return _Counts(counts.head, counts.runs, dead, counts.nodes, matches, full_array)
 
 
 @inlined
@@ -331,8 +331,8 @@ def _find_key_starts(words: Int64, starts: SharedStarts, key: int, runs: Int64, 
     """Return the key's shared events, which may start runs of several rules, and the row of the rule's first real run.
 
     Shared events are stored once. A rule creates its runs from them later, when another event may advance these. If the
-    key's first row is in the start state, it is a note, not a run: RUN_START_ROW is the last shared event that the rule
-    has processed. Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
+    key's first row is in the start state, it is not a run but a note: its RUN_START_ROW is the last shared event that
+    the rule has processed. Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
     """
     first = unprocessed = last = int64(0)
     first_run = int64(1)
@@ -415,7 +415,7 @@ def _evict_over_node_limit(
     used = Counts(counts.runs, counts.nodes, counts.matches, y.NOT_FULL)
     used, room = limit_nodes(rule, work, scratch, cursor, counts.head, used, room, events.weights)
     dead = _count_dead(work.runs, counts.head, counts.runs)
-    return _Counts(counts.head, counts.runs, dead, used.nodes, used.matches, used.full), room
+    return _Counts(counts.head, counts.runs, dead, used.nodes, used.matches, used.full_array), room
 
 
 @bare
@@ -440,12 +440,12 @@ def advance_plain(
             scratch.counters_before[c] = work.counters[c]
         key, run_at, runs = next_key(columns, inputs, cursor, work.runs)
         if runs < 0:
-            return y.FULL_WORK
+            return y.FULL_RUNS
         key_starts, head = _find_key_starts(words, shared, key, work.runs, runs)
         counts = _Counts(head, runs, int64(0), cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.NOT_FULL)
         room = key_room(rule, cursor, runs > head, events.weights)
         shared_at, shared_end, due_ms = key_starts.unprocessed, key_starts.unprocessed, int64(0)
-        while counts.full == y.NOT_FULL and turn < queue.shape[0] and columns[y.COLUMN_KEY, queue[turn]] == key:
+        while counts.full_array == y.NOT_FULL and turn < queue.shape[0] and columns[y.COLUMN_KEY, queue[turn]] == key:
             row = int64(queue[turn])
             time = columns[y.COLUMN_TIME, row]
             comes_first = shared_at == shared_end and shared_at < key_starts.end and shared.rows[shared_at] < row
@@ -475,23 +475,23 @@ def advance_plain(
                 before = counts.nodes
                 counts = _on_event(rule, common_wait, offered, row, starts, work, scratch.picked, counts)
                 room = less_room(room, events.weights, row, counts.nodes - before)
-                if counts.nodes > room.count_at and counts.full == y.NOT_FULL:
+                if counts.nodes > room.count_at and counts.full_array == y.NOT_FULL:
                     counts, room = _evict_over_node_limit(rule, events, time, work, scratch, cursor, (counts, room))
-        full, node_count = counts.full, counts.nodes
-        if full == y.NOT_FULL and shared_at > key_starts.first:
+        full_array, node_count = counts.full_array, counts.nodes
+        if full_array == y.NOT_FULL and shared_at > key_starts.first:
             last = shared.rows[shared_at - 1]
             expiry = min(_FOREVER, columns[y.COLUMN_TIME, last] + within)
             if expiry > watermark:
-                full = _write_progress(last, expiry, key, work, node_count, output, out_count)
+                full_array = _write_progress(last, expiry, key, work, node_count, output, out_count)
                 node_count, out_count = node_count + 1, out_count + 1
-        if full == y.NOT_FULL:
+        if full_array == y.NOT_FULL:
             out_count = _save(work, counts, watermark, key, output, out_count)
-            full = y.FULL_OUT if out_count < 0 else y.NOT_FULL
-        full, matches = note_evicted(rule, key, work, scratch.counters_before, full, counts.matches)
-        if full != y.NOT_FULL:
+            full_array = y.FULL_OUT if out_count < 0 else y.NOT_FULL
+        full_array, matches = note_evicted(rule, key, work, scratch.counters_before, full_array, counts.matches)
+        if full_array != y.NOT_FULL:
             for c in range(y.COUNTERS):
                 work.counters[c] = scratch.counters_before[c]
-            return full
+            return full_array
         cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = turn, run_at
         cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = node_count, matches, out_count
     return y.NOT_FULL

@@ -56,9 +56,9 @@ def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
 def _visit(nodes: Int64, node: int, marks: Int64, mark: int, stack: Int64, weights: Int64) -> int:
     """Mark the nodes (bound events) on all paths to `node`: write the number `mark` into marks int64[nodes].
 
-    A node without a row is a union, where two paths meet. The second one goes on in NODE_STATE, and waits on the stack.
-    Returns: the weight of the newly marked nodes, 1 for each and the weights of their events, to measure the memory of
-    a run; -1 if the stack, int64[*, 3], is too short.
+    A node without a row is a union of two paths: its second previous node, in NODE_STATE, is visited later and waits on
+    the stack. Returns: the weight of the newly marked nodes (1 for each and the weights of their events), which
+    measures the memory of a run; -1 if the stack, int64[*, 3], is too short.
     """
     count, top = 0, 0
     while True:
@@ -82,7 +82,7 @@ def _visit(nodes: Int64, node: int, marks: Int64, mark: int, stack: Int64, weigh
 @inlined
 def _age_and_row(runs: Int64, i: int) -> int:
     """Return a number that is smaller the older run i is; its last bits are i."""
-    waiting = _WAITING if runs[i, y.RUN_WAITS] == int64(y.HELD_BACK) else 0
+    waiting = _WAITING if runs[i, y.RUN_OPEN_WAITS] == int64(y.HELD_BACK) else 0
     return waiting + (runs[i, y.RUN_START_ROW] << _ROW_BITS) + i
 
 
@@ -104,7 +104,7 @@ def _heap_of(runs: Int64, head: int, end: int, sign: int, heap: Int64) -> int:
     """Make a heap of the ages of live runs in rows [head, end), times `sign`; return their number."""
     count = int64(0)
     for i in range(head, end):
-        if runs[i, y.RUN_WAITS] != 0:
+        if runs[i, y.RUN_OPEN_WAITS] != 0:
             heap[count] = sign * _age_and_row(runs, i)
             count += 1
     for entry in range(count // 2 - 1, -1, -1):
@@ -120,7 +120,7 @@ def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, coun
     """
     count = _heap_of(runs, head, end, _OLDEST, heap)
     while count > limit:
-        runs[heap[0] & _ROW, y.RUN_WAITS] = 0  # an entry of the heap is a run's age and, in its last bits, row
+        runs[heap[0] & _ROW, y.RUN_OPEN_WAITS] = 0  # an entry of the heap is a run's age and, in its last bits, row
         counters[y.COUNT_EVICTED] += 1
         count -= 1
         heap[0] = heap[count]
@@ -131,22 +131,22 @@ def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, coun
 def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head: int, end: int, weights: Int64) -> int:
     """Evict the oldest runs in rows [head, end) if the nodes of all weigh more than the limit; return the weight left.
 
-    A node weighs 1, or more if its event has long texts. Runs stay from the youngest on while they weigh at most half
-    the limit; the youngest may weigh the whole limit. A marked node is shared with a younger run and not weighed again.
-    The heap has negative ages, with the row in the last bits: the youngest run comes first. -1: the stack is too short.
+    A node is a bound event; it weighs 1, or more if its event has long texts. The youngest runs that together weigh
+    half the limit stay, so that the next eviction is not soon; the youngest may weigh all of it. A marked node is
+    shared with a younger run and not weighed again. Returns -1 if the stack is too short.
     """
     runs, limit, heap = work.runs, rule.words[y.R_NODES_MAX], scratch.picked
-    runs_count = _heap_of(runs, head, end, _YOUNGEST, heap)
+    runs_count = _heap_of(runs, head, end, _YOUNGEST, heap)  # entries: minus the age, with the row in the last bits
     count, weight_left, runs_left = int64(0), int64(0), int64(0)
-    for younger in range(runs_count):
+    for younger_count in range(runs_count):
         run_weight = _visit(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.stack, weights)
         if run_weight < 0:
             return -1
         count += run_weight
-        if count <= limit // 2 or (younger == 0 and count <= limit):
-            weight_left, runs_left = count, younger + 1
-        heap[0] = heap[runs_count - 1 - younger]
-        _sink(heap, 0, runs_count - 1 - younger)
+        if count <= limit // 2 or (younger_count == 0 and count <= limit):
+            weight_left, runs_left = count, younger_count + 1
+        heap[0] = heap[runs_count - 1 - younger_count]
+        _sink(heap, 0, runs_count - 1 - younger_count)
     if count <= limit:
         return count
     evict_beyond(runs, head, end, runs_left, heap, work.counters)
@@ -160,13 +160,14 @@ def _drop_unused(
     """Move the key's nodes together that a run in rows [head, counts.runs) or a match needs, and return their end.
 
     A node is a bound event with a link to the previous node; without a row it is a union of two paths, and NODE_STATE
-    is the other node. Needed nodes are marked with the number `mark`; then marks has their new numbers. Returns -1 if
-    the stack is too short; then no node has moved.
+    is the other node. A run without open waits is closed and needs none. Needed nodes are marked with the number
+    `mark`; then marks has their new numbers. Returns -1 if the stack is too short; then no node has moved.
     """
     runs, nodes, matches, marks = work.runs, work.nodes, work.matches, scratch.marks
     first = room.first_node
     for i in range(head, counts.runs):
-        if runs[i, y.RUN_WAITS] != 0 and _visit(nodes, runs[i, y.RUN_NODE], marks, mark, scratch.stack, weights) < 0:
+        is_open, node = runs[i, y.RUN_OPEN_WAITS] != 0, runs[i, y.RUN_NODE]
+        if is_open and _visit(nodes, node, marks, mark, scratch.stack, weights) < 0:
             return -1
     for m in range(room.first_match, counts.matches):
         if _visit(nodes, matches[m, y.MATCH_NODE], marks, mark, scratch.stack, weights) < 0:
@@ -182,7 +183,7 @@ def _drop_unused(
             marks[k] = to  # the node's new number
             to += 1
     for i in range(head, counts.runs):
-        if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_NODE] >= first:
+        if runs[i, y.RUN_OPEN_WAITS] != 0 and runs[i, y.RUN_NODE] >= first:
             runs[i, y.RUN_NODE] = marks[runs[i, y.RUN_NODE]]
     for m in range(room.first_match, counts.matches):
         if matches[m, y.MATCH_NODE] >= first:
@@ -198,9 +199,9 @@ def limit_nodes(
     """Weigh the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if they exceed the limit.
 
     A node is a bound event; weights int64[rows] are added for events with long texts. Runs may share a node: a marked
-    one is not counted again. A mark is a negative number that no other count has, so marks are never cleared. Evicted
-    runs lose their waits. Returns the counts, and the room: when to weigh next; counts.full is FULL_MARKS or
-    FULL_STACK if the marks or the stack are too short. Cost: O(nodes of the runs), and O(nodes in use) now and then.
+    one is not weighed again. A mark is a negative number that no other call uses, so marks are never cleared. Evicted
+    runs lose their waits. Returns the counts (full_array is FULL_MARKS or FULL_STACK if one is too short), and the
+    room: at which numbers of nodes to weigh and drop next. Cost: O(nodes of the runs), sometimes O(nodes in use).
     """
     if scratch.marks.shape[0] < work.nodes.shape[0]:
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_MARKS), room

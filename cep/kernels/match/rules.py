@@ -46,7 +46,7 @@ def _next_rule(
     """Move the cursor to the first rule that has work, and start the rule unless it was started before.
 
     The cursor is the position at which the kernel resumes after the caller has enlarged a full array. Returns: the
-    number of events that it may react to, in scratch.queue; -1 if no rule has work.
+    number of events that the rule may react to, in scratch.queue; -1 if no rule has work.
     """
     cursor = output.cursor
     new_count = events.columns.shape[1] - events.first_row
@@ -59,7 +59,7 @@ def _next_rule(
                 cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]  # where its open runs begin in the output
                 for c in range(y.COUNTERS):  # the counters before the rule: _close_rule subtracts them
                     cursor[y.CURSOR_COUNTED + c] = work.counters[c]
-            stream = program.rules[number, y.R_COUNTS] - 1  # where it needs numbers of events; -1 for no stream
+            stream = program.rules[number, y.R_COUNTS] - 1  # the events that its window counts; -1 for a window of time
             _number_stream(program, stream, events, scratch.stream_count, cursor)
             return queued
         cursor[y.CURSOR_RULE] += 1
@@ -101,15 +101,15 @@ def advance_plain_rules(
     program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
     scratch: RuleScratch, output: RunOutput,
 ) -> int:  # fmt: skip
-    """Like `advance_rules`, for plain rules only (R_PLAIN, plain.py), because it compiles in a third of the time."""
+    """Advance rules as `advance_rules`, if all are plain (only relaxed waits): it compiles in a third of the time."""
     queued = _next_rule(program, events, runs, work, scratch, output)
     while queued >= 0:
         number = output.cursor[y.CURSOR_RULE]
         words, inputs = program.rules[number], _input(program, number, queued, runs, scratch)
         rule, starts = Rule(program.image, words), _starts(words, shared)
-        full = advance_plain(rule, events, inputs, starts, watermark, work, scratch, output)
-        if full != y.NOT_FULL:  # the caller enlarges the array, and the next call resumes here
-            return full
+        full_array = advance_plain(rule, events, inputs, starts, watermark, work, scratch, output)
+        if full_array != y.NOT_FULL:  # the caller enlarges the array, and the next call resumes here
+            return full_array
         _close_rule(number, work, output)
         queued = _next_rule(program, events, runs, work, scratch, output)
     return y.NOT_FULL
@@ -122,10 +122,10 @@ def advance_rules(
 ) -> int:  # fmt: skip
     """Advance each rule over the new events and process deadlines up to the watermark (ms, UTC).
 
-    A plain rule (R_PLAIN) has a faster matcher, plain.py. `shared` are starts: events that start several rules.
-    output.rules gets the rule of each row of output.runs, and output.counters the amount that each rule has added to
-    the counters. Returns: NOT_FULL when all is done, otherwise the array to enlarge before the next call, which
-    resumes.
+    A plain rule (R_PLAIN: its waits are relaxed, without guards or time bounds) has a faster matcher, plain.py.
+    `shared` are starts: events that start several rules. output.rules gets the rule of each row of output.runs, and
+    output.counters the amount that each rule has added to the counters. Returns: NOT_FULL when all is done, otherwise
+    the array to enlarge before the next call, which resumes.
     """
     queued = _next_rule(program, events, runs, work, scratch, output)
     while queued >= 0:
@@ -134,11 +134,11 @@ def advance_rules(
         rule = Rule(program.image, words)
         if words[y.R_PLAIN] != 0:
             starts = _starts(words, shared)
-            full = advance_plain(rule, events, inputs, starts, watermark, work, scratch, output)
+            full_array = advance_plain(rule, events, inputs, starts, watermark, work, scratch, output)
         else:
-            full = advance_rule(rule, events, inputs, watermark, work, scratch, output)
-        if full != y.NOT_FULL:
-            return full
+            full_array = advance_rule(rule, events, inputs, watermark, work, scratch, output)
+        if full_array != y.NOT_FULL:
+            return full_array
         _close_rule(number, work, output)
         queued = _next_rule(program, events, runs, work, scratch, output)
     return y.NOT_FULL
@@ -167,11 +167,9 @@ def follow_prefix(
     For each step of the prefix, the kernel computes the time until which some run may wait for its event. A start opens
     the steps after it. An event that a step waits for opens the next steps, and closes the step where a run takes only
     one event. This covers more than the runs of any single rule: a rule may have lost its run to a match, or count the
-    events that it waits for.
-    Shapes: steps int64[n, 4]; columns int64[C, N] of the event table; `events` are retained and new ones; waits and
-    entered int64[n] are scratch. A retained event keeps its expiry. A new event has NOT_TAKEN, and keeps it if no run
-    waits for it. `within` is the prefix's window in ms.
-    Cost: O(events x steps² + runs x steps).
+    events that it waits for. Shapes: steps int64[n, 4]; columns int64[C, N] of the event table; `events` are retained
+    and new ones; waits and entered int64[n] are scratch. A retained event keeps its expiry. A new event has NOT_TAKEN,
+    and keeps it if no run waits for it. `within` is the prefix's window in ms. Cost: O(events x steps² + runs x steps).
     """
     run_index = 0
     keys, rows = events.keys, events.rows

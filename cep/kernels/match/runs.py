@@ -29,9 +29,9 @@ def bit(bitmaps: UInt64, predicate: int, event_index: int) -> bool:
 def simple_condition_holds(image: Int64, wait: int, events: Events, row: int, runs: Int64, run: int) -> bool:
     """Test a wait's simple condition: it compares a field of the event with a field of a bound event.
 
-    Its operator, in the rule's compiled image, is a comparison (SIMPLE_LT … SIMPLE_NE), plus SIMPLE_FLOAT for floats,
-    plus SIMPLE_OR_NULL. It is False if a side is null, except for the bound event's side with SIMPLE_OR_NULL. Shapes:
-    runs int64[*, W].
+    Its operator, in the rule's compiled image, is a comparison (SIMPLE_LT, LE, GT, GE, EQ or NE, ascending numbers),
+    plus 8 (SIMPLE_FLOAT) for floats, plus 16 (SIMPLE_OR_NULL) if it also holds where the bound event's field is null.
+    Otherwise it is False if a side is null. Shapes: runs int64[*, W].
     """
     bound = runs[run, y.RUN_HEADER + image[wait + y.W_SIMPLE_REGISTER]]
     column, other = image[wait + y.W_SIMPLE_COLUMN], image[wait + y.W_SIMPLE_OTHER]
@@ -40,7 +40,7 @@ def simple_condition_holds(image: Int64, wait: int, events: Events, row: int, ru
     if bound < 0 or events.nulls[other, bound] != 0:
         holds = op >= y.SIMPLE_OR_NULL
     elif events.nulls[column, row] == 0:
-        op &= y.SIMPLE_OR_NULL - 1
+        op &= y.SIMPLE_OR_NULL - 1  # without SIMPLE_OR_NULL
         less, equal = False, False
         if op >= y.SIMPLE_FLOAT:
             less = as_float(events.columns[column, row]) < as_float(events.columns[other, bound])
@@ -111,7 +111,7 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
         moment = image[g + y.G_MOMENT]
         if (moment == y.GUARD_BEFORE or moment == y.GUARD_GREEDY) != before:
             continue
-        if moment == y.GUARD_GREEDY and work.runs[run, y.RUN_WAITS] & image[g + y.G_FREED] != 0:
+        if moment == y.GUARD_GREEDY and work.runs[run, y.RUN_OPEN_WAITS] & image[g + y.G_FREED] != 0:
             continue  # a stop event has ended the greed
         if moment == y.GUARD_STOP and waits & image[wait + y.W_REOPENS] != 0:
             continue  # another open wait keeps this one open
@@ -128,7 +128,7 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
             if moment != y.GUARD_FREES:
                 return True
             if run > 0:  # the start run keeps no flags
-                work.runs[run, y.RUN_WAITS] |= image[g + y.G_FREED]
+                work.runs[run, y.RUN_OPEN_WAITS] |= image[g + y.G_FREED]
     return False
 
 
@@ -150,7 +150,7 @@ def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> 
     """Return the new content of an aggregate's register.
 
     `other` is the register that the action names: the number of values; for ACT_FREST the sum before; for offsets the
-    value that they are relative to.
+    first value, from which they are measured (a standard deviation needs them, to keep its digits).
     """
     has_value = other > 0
     if kind == y.ACT_HIGH:  # with ACT_LOW a sum of 128 bits: of the values' upper and lower halves
@@ -159,7 +159,7 @@ def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> 
         return old + (value & int64(0xFFFFFFFF))
     if kind == y.ACT_BASE:  # the first value, which offsets are relative to
         return old if has_value else value
-    if kind >= y.ACT_FREST:  # rounding errors of a sum of floats, and sums of offsets
+    if kind >= y.ACT_FREST:  # rounding errors of a sum of floats, and the later kinds, sums of offsets
         return _float_part(kind, old, value, other)
     if kind == y.ACT_SUM:
         if add_overflows(old, value):
@@ -216,22 +216,22 @@ def _deadline(image: Int64, wait: int, within_ms: int, columns: Int64, runs: Int
 
 @bare
 def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int, nodes: Int64) -> None:
-    """Set the time at which the run must be visited next: the first deadline that matters, otherwise the last one."""
+    """Set the time at which the run must be visited next: the first deadline with an effect, otherwise the last one."""
     image = rule.image
     earliest, latest = _FOREVER, -_FOREVER
     wait = image[nfa_state + y.S_WAITS]
-    waits = runs[run, y.RUN_WAITS]
+    waits = runs[run, y.RUN_OPEN_WAITS]
     while wait < image[nfa_state + y.S_WAITS_END]:
         if waits & 1 != 0:
             ends = _deadline(image, wait, rule.words[y.R_WITHIN_MS], columns, runs, run, nodes)
             latest = max(latest, ends)
-            # With R_IN_ORDER, the end of a wait may release a match that waits for this run.
+            # The end of an absence is a match, other ends may be time-outs, or release a match that waits for the run.
             matters = rule.words[y.R_TIMEOUTS] != 0 or rule.words[y.R_IN_ORDER] != 0
             if image[wait + y.W_KIND] >= y.WAIT_ABSENCE or matters:
                 earliest = min(earliest, ends)
         waits >>= 1
         wait += y.WAIT_WIDTH
-    runs[run, y.RUN_EXPIRY] = min(earliest, latest)  # a wait that nothing reports may end unseen
+    runs[run, y.RUN_EXPIRY] = min(earliest, latest)  # a wait whose end has no effect may end unseen
 
 
 @bare
@@ -242,18 +242,18 @@ def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
         mask = _ONE
         for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
             if image[wait + y.W_KIND] == y.WAIT_STRICT:
-                runs[run, y.RUN_WAITS] &= ~mask
+                runs[run, y.RUN_OPEN_WAITS] &= ~mask
             mask <<= _ONE
-        if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _HELD_BACK) == 0:
-            runs[run, y.RUN_WAITS] = 0
+        if runs[run, y.RUN_OPEN_WAITS] & ((mask - _ONE) | _HELD_BACK) == 0:
+            runs[run, y.RUN_OPEN_WAITS] = 0
 
 
 @bare
 def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, until: int) -> tuple[bool, bool]:
     """Close the run's waits that end by `until` (ms, UTC). Return if an absence was certain, and if another wait ended.
 
-    A wait is a transition that the run may still make, one bit of RUN_WAITS; its end is FOREVER without a window. The
-    end of the input is also FOREVER: then an absence without a window is certain, and other waits without one stay
+    A wait is a transition that the run may still make, a bit of RUN_OPEN_WAITS; its end is FOREVER without a window.
+    The end of the input is also FOREVER: then an absence without a window is certain, and other waits without one stay
     open. FOREVER + 1, for a window that ends by its number of events, closes all waits.
     """
     image = rule.image  # the compiled rules
@@ -261,17 +261,17 @@ def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, u
     absent, ran_out = False, False
     mask = _ONE
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
-        is_open = runs[run, y.RUN_WAITS] & mask != 0
+        is_open = runs[run, y.RUN_OPEN_WAITS] & mask != 0
         if is_open:
             absence = image[wait + y.W_KIND] >= y.WAIT_ABSENCE
             ends = _deadline(image, wait, rule.words[y.R_WITHIN_MS], columns, runs, run, nodes)
             if ends <= until and (absence or ends < _FOREVER or until > _FOREVER):
-                runs[run, y.RUN_WAITS] &= ~mask
+                runs[run, y.RUN_OPEN_WAITS] &= ~mask
                 absent = absent or absence
                 ran_out = ran_out or not absence
         mask <<= _ONE
-    if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _HELD_BACK) == 0:  # no open wait, and no match that is held back
-        runs[run, y.RUN_WAITS] = 0
+    if runs[run, y.RUN_OPEN_WAITS] & ((mask - _ONE) | _HELD_BACK) == 0:  # no open wait, not a match that waits
+        runs[run, y.RUN_OPEN_WAITS] = 0
     else:
         set_expiry(rule, nfa_state, columns, runs, run, nodes)
     return absent, ran_out
@@ -297,7 +297,7 @@ def open_waits(rule: Rule, nfa_state: int, columns: Int64, work: Work, run: int)
             waits |= mask
             bounded = bounded or rule.image[wait + y.W_BOUNDS] < rule.image[wait + y.W_BOUNDS_END]
         mask <<= _ONE
-    work.runs[run, y.RUN_WAITS] = waits
+    work.runs[run, y.RUN_OPEN_WAITS] = waits
     if bounded:
         set_expiry(rule, nfa_state, columns, work.runs, run, work.nodes)
     else:

@@ -362,16 +362,16 @@ def write_texts(content: UInt8, offsets: Int64, bounds: Int64, order: Int64, out
 
 @bare
 def read_bounds(pages: PageBytes, line: Int64) -> int:
-    """Read how many keys, runs, nodes and events (the kinds of rows) each page has, and sum them up in pages.bounds.
+    """Read how many keys, runs, nodes and events (the kinds of rows) each page, the stored bytes of some keys, has.
 
-    pages.cursor, the read positions, advance. Shapes: line int64[1] scratch. Returns the largest number of rows of one
-    kind in a page, or 1; -1 for invalid bytes.
+    bounds[kind, p] of the pages becomes the number in all pages before p. pages.cursor, the read positions, advance.
+    Returns the largest number of one kind in a page, at least 1; -1 for invalid bytes. `line` int64[1] is scratch.
     """
     most = 1
     for p in range(pages.ends.shape[0]):
         position = pages.cursor[p]
         for kind in range(COUNTS):
-            position = get_line(pages.data, position, pages.ends[p], line, 0, 1)
+            position = get_line(pages.data, position, pages.ends[p], line, 0, 1)  # one number, into line[0]
             if position < 0 or not 0 <= line[0] <= COUNT_MAX:
                 return -1
             pages.bounds[kind, p + 1] = pages.bounds[kind, p] + line[0]
@@ -432,9 +432,9 @@ def _shift_page_pointers(
 ) -> bool:
     """Convert the pointers of page p's runs and nodes to indexes among all rows. Count the runs of each rule.
 
-    A page is the stored bytes of a group of keys; its pointers count from its own first row. raw[:, width] is the rule
-    of a run, raw[:, width + 1] its key. row_registers marks the registers (values that a run keeps) that hold the row
-    of an event. Returns True if every run belongs to one of the rules.
+    A page is the stored bytes of a group of keys; its pointers count from its own first row. A row of `raw` has the
+    `width` numbers of a run, then its rule and its key. row_registers marks the registers (values that a run keeps)
+    that hold the row of an event. Returns True if every run belongs to one of the rules.
     """
     node, row = bounds[NODES, p], bounds[EVENTS, p]  # the page's first ones
     for i in range(bounds[RUNS, p], bounds[RUNS, p + 1]):

@@ -55,19 +55,19 @@ def _integer(number: int, out: UInt8, position: int) -> int:
 def _time(ms: int, out: UInt8, position: int) -> int:
     """Write a time (ms, UTC) as `2026-03-01T00:00:01.500Z`, years 0 to 9999; return the end."""
     day, ms_of_day = ms // _DAY_MS, ms % _DAY_MS
-    # Days since 1 March of the year 0, in eras of 400 years: a leap day is then the last one of its year.
-    since = day + 719_468
-    era = since // 146_097
-    of_era = since - era * 146_097
-    year_of_era = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    month = (5 * of_year + 2) // 153
-    first = (153 * month + 2) // 5
+    # civil_from_days (H. Hinnant): days since 1 March of the year 0, in eras of 400 years; a leap day ends its year.
+    days = day + 719_468
+    era = days // 146_097
+    day_of_era = days - era * 146_097
+    year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month = (5 * day_of_year + 2) // 153
+    first_day = (153 * month + 2) // 5
     position = _digits(era * 400 + year_of_era + (1 if month > 9 else 0), 4, out, position)
     out[position] = _MINUS
     position = _digits(month + 3 if month < 10 else month - 9, 2, out, position + 1)
     out[position] = _MINUS
-    position = _digits(of_year - first + 1, 2, out, position + 1)
+    position = _digits(day_of_year - first_day + 1, 2, out, position + 1)
     out[position] = _T
     position = _digits(ms_of_day // 3_600_000, 2, out, position + 1)
     out[position] = _COLON

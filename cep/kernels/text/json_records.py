@@ -15,8 +15,8 @@ from cep.kernels.layout import Int64, UInt8, int64
 from cep.kernels.records import JsonColumns, JsonValues
 from cep.kernels.text.texts import is_same_text
 
-# The kinds of a column; each allows null. NAME: texts, or whole numbers if the first record has one.
-WHOLE, DECIMAL, FLOAT, TRUTH, TEXT, NAME = range(6)
+# The kinds of a column; each allows null. AUTO: texts, or whole numbers if the first record has one.
+WHOLE, DECIMAL, FLOAT, TRUTH, TEXT, AUTO = range(6)
 _UNKNOWN = -1  # the column of a field that is not wanted
 _MEMBERS_MAX = 256  # per record
 _SPACE, _TAB, _LINE_BREAK, _QUOTE, _BACKSLASH, _OPENS, _CLOSES = (ord(mark) for mark in ' \t\n"\\{}')
@@ -136,9 +136,9 @@ def _take_number(data: UInt8, position: int, kind: int, scale: int, value: Int64
 def _take_value(
     data: UInt8, position: int, end: int, kind: int, scale: int, value: Int64, text_end: Int64, is_there: UInt8
 ) -> int:
-    """Parse any JSON value but objects and arrays into value[0]; a text by its start and end. Return the end, or -1."""
+    """Parse a JSON value, no object or array, into value[0]; a text as start and text_end[0]. Return the end, or -1."""
     byte = data[position]
-    if byte == _QUOTE and (kind == TEXT or kind == _UNKNOWN):  # of a wanted or unwanted column
+    if byte == _QUOTE and (kind == TEXT or kind == _UNKNOWN):  # _UNKNOWN: a field that is skipped
         closes = _text_end(data, position + 1, end)
         value[0], text_end[0], is_there[0] = position + 1, closes, 1
         return closes + 1 if closes >= 0 else -1
@@ -200,7 +200,7 @@ def _read_record(
                 return False  # duplicate name
             filled[column] = record + 1
             kind, scale, place = kinds[column], columns.scales[column], column
-            if kind == NAME and data[position] != _SMALL_N:
+            if kind == AUTO and data[position] != _SMALL_N:
                 kinds[column] = kind = TEXT if data[position] == _QUOTE else WHOLE
         slot, text_end, is_set = values[place, record:], text_ends[place, record:], is_there[place, record:]
         position = _take_value(data, position, end, kind, scale, slot, text_end, is_set)
@@ -219,10 +219,10 @@ def _read_record(
 def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tuple[int, JsonValues, Int64]:
     """Read N records, int64 offsets[N + 1] into data uint8, as far as they are plain.
 
-    A plain record is an object of numbers, truth values, nulls and texts without escapes, each name once. The kind NAME
-    of a column (texts or whole numbers) is replaced by its kind in the first record. Returns: the number of records
-    before the first that is not plain; the values, and the number of values of each column, int64[C]. Use the values
-    only if all records are plain.
+    A plain record is an object of numbers, truth values, nulls and texts without escapes, each name once. The kind AUTO
+    of a column is replaced by TEXT or WHOLE, as in the first record; TEXT if that is null. Returns: the number of
+    records before the first that is not plain; the values, and the number of values of each column, int64[C]. Use the
+    values only if all records are plain.
     """
     kinds = wanted_columns.kinds
     count, columns = offsets.shape[0] - 1, kinds.shape[0]
@@ -231,7 +231,7 @@ def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tu
     is_there = np.zeros((columns + 1, count), np.uint8)
     out = JsonValues(values, text_ends, is_there)
     members, filled = np.zeros((_MEMBERS_MAX, 3), np.int64), np.zeros(columns, np.int64)
-    members[:, 2] = _UNKNOWN
+    members[:, 2] = _UNKNOWN  # a row: the start, end and column of a name in the record before
     for record in range(count):
         is_plain = _read_record(
             data, offsets[record], offsets[record + 1], record, wanted_columns, members, filled, out
@@ -240,7 +240,7 @@ def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tu
             return record, out, filled
         if record == 0:
             for column in range(columns):
-                kinds[column] = TEXT if kinds[column] == NAME else kinds[column]
+                kinds[column] = TEXT if kinds[column] == AUTO else kinds[column]
     for column in range(columns):
         filled[column] = is_there[column].sum()
     return count, out, filled
@@ -248,9 +248,9 @@ def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tu
 
 @kernel
 def join_lines(offsets: Int64, data: UInt8) -> tuple[UInt8, bool, int]:
-    """Join N records, int64 offsets[N + 1] into data uint8, with line breaks.
+    """Join N records, int64 offsets[N + 1] into data uint8, as lines for a reader that takes each line for a record.
 
-    Returns: uint8[B]; True if each record begins and ends with its own brace; the number of line breaks within records.
+    Returns: uint8[B]; True if each record begins with `{` and ends with `}`; the number of line breaks within records.
     """
     count = offsets.shape[0] - 1
     lines = np.empty(offsets[count] - offsets[0] + max(0, count - 1), np.uint8)

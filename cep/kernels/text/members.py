@@ -48,13 +48,13 @@ def _is_before(data: UInt8, lo: int, hi: int, other: UInt8, other_lo: int, other
 
 @kernel
 def _contains(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> bool:
-    """Return True if the set contains the key data[lo:hi], whose hash is h: binary search in its bucket."""
+    """Return True if the set contains the key data[lo:hi] with hash h. Its bucket is sorted by hash, then by key."""
     first, hashes, offsets = members.first, members.hashes, members.offsets
     if hashes.shape[0] == 0:
         return False
     bucket = bucket_of(h, first.shape[0] - 1)
     low, end = first[bucket], first[bucket + 1]
-    last = end
+    bucket_end = end
     while end - low > _FEW:  # if an attacker makes keys share a bucket or a hash, that costs no long scan
         middle = (low + end) >> 1
         is_before = hashes[middle] < h
@@ -64,16 +64,16 @@ def _contains(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -
             low = middle + 1
         else:
             end = middle
-    for i in range(low, min(end + 1, last)):  # the search may end at the key itself
+    for i in range(low, min(end + 1, bucket_end)):  # the search may end at the key itself
         if hashes[i] > h:
             return False
         if hashes[i] == h and offsets[i + 1] - offsets[i] == hi - lo:
-            start, same = offsets[i], True
+            start, is_equal = offsets[i], True
             for k in range(hi - lo):
                 if members.data[start + k] != data[lo + k]:
-                    same = False
+                    is_equal = False
                     break
-            if same:
+            if is_equal:
                 return True
     return False
 
@@ -167,7 +167,7 @@ def _read_hextets(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
     for k in range(lo, hi + 1):
         if k < hi and data[k] != _COLON:
             continue
-        if count >= 9:
+        if count >= 9:  # eight, and one more empty part in `::2:3:4:5:6:7:8`
             return 0
         value = _read_hextet(data, start, k)  # up to four hexadecimal digits between colons
         # The last two parts may be an IPv4 address.
@@ -186,7 +186,7 @@ def _read_hextets(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
 def _read_ipv6(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
     """Parse data[lo:hi] as an IPv6 address without a scope into scratch[0:16]. Return False if it is not one."""
     count = _read_hextets(data, lo, hi, scratch)  # into scratch[_HEXTETS:], where _EMPTY is a part of `::`
-    if count < 3:
+    if count < 3:  # `::` alone has three empty parts; a leading or trailing `::` has two
         return False
     skip = -1
     for i in range(1, count - 1):
@@ -196,7 +196,7 @@ def _read_ipv6(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
             skip = i
     before, after = count, 0
     if skip >= 0:
-        before, after = skip, count - skip - 1
+        before, after = skip, count - skip - 1  # if `::` begins the address, the first part is empty too
         if scratch[_HEXTETS] == _EMPTY:
             before -= 1
             if before > 0:
@@ -214,8 +214,8 @@ def _read_ipv6(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
     for i in range(before):
         scratch[2 * i], scratch[2 * i + 1] = scratch[_HEXTETS + i] >> 8, scratch[_HEXTETS + i] & 255
     for i in range(after):
-        word, place = scratch[_HEXTETS + count - after + i], 8 - after + i
-        scratch[2 * place], scratch[2 * place + 1] = word >> 8, word & 255
+        word, index = scratch[_HEXTETS + count - after + i], 8 - after + i
+        scratch[2 * index], scratch[2 * index + 1] = word >> 8, word & 255
     return True
 
 
@@ -248,7 +248,7 @@ def _write_network(key: UInt8, position: int, family: int, length: int, scratch:
 def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8, out: UInt8) -> None:
     """Fill out uint8[N] with 1 where a listed network contains address i, 2 where text i is not an address.
 
-    lengths uint8[2 · 129] marks the lengths of prefixes in the list, IPv4 first. Cost: O(1) for each of them.
+    lengths uint8[2 · 129] marks the lengths of prefixes in any of the three layers, IPv4 first. Cost: O(1) for each.
     """
     scratch = np.empty(_SCRATCH, np.int64)
     key = np.empty(NETWORK_BYTES, np.uint8)
@@ -312,8 +312,8 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
 def distinct(order: Int64, hashes: UInt64, offsets: Int64, data: UInt8) -> int:
     """Sort keys with equal hashes, and drop duplicates; return the remaining number.
 
-    Shapes: order int64[N] by hash, rearranged in place; hashes and keys are indexed by the keys' own numbers.
-    Cost: O(N log N), even if an attacker has made all hashes equal.
+    Shapes: order int64[N], the numbers of the keys by hash, rearranged in place. Key k is data[offsets[k]:offsets[k +
+    1]] with hashes[k]. Cost: O(N log N), even if an attacker has made all hashes equal.
     """
     begin, count = 0, 0
     while begin < order.shape[0]:

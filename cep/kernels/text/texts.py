@@ -107,8 +107,8 @@ def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: i
 def _look_ahead(texts: Texts, row_at: int, end: int, a: Texts, b: Texts, numbered: NumberedTexts) -> None:
     """Fill numbered.ahead with the hashes of the rows [row_at, end), and read the memory that their search will read.
 
-    A large table is not in the processor's cache. Here the reads of different rows do not wait for each other; in the
-    search, whose path depends on the read values, they do.
+    A large table is not in the processor's cache. The search reads a hash's place, the first row of its number (of a,
+    then b), then the text: each read waits for the one before. Here, reads of different rows overlap.
     """
     places, firsts, ahead = numbered.places, numbered.firsts, numbered.ahead
     count_a, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
