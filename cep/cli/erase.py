@@ -225,7 +225,7 @@ def _erase_job(
     folder: Path, scratch: Path, erasure: _ErasureRequest, *, has_topic: bool
 ) -> tuple[Erased, list[bytes], list[bytes]]:
     """Erase keys from a stopped job: copy its savepoint without the keys, and load the copy into a new job folder.
-    Return the erased items, the texts to search for, and the audit's lines about the erasure that no folder has."""
+    Return the erased items, the texts to search for, and audit lines that the topic or the user is still to get."""
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")

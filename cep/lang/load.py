@@ -438,8 +438,9 @@ class _Loader:
     def can_be_concatenated(self, name: str) -> bool:
         """Return True if the bundle of the file `name` has the same tokens and doc comments as the separate files.
 
-        The bundle is one text, with imported files in place of imports and without tests. It differs if text follows
-        one on its line, or if a doc comment before one, or at the end of a file, would move on to another declaration.
+        The bundle is one text, with imported files in place of imports and without tests. It differs if text follows an
+        import or a test on its line. It also differs if a doc comment stands before one of these, or at the end of an
+        imported file: the comment would move on to another declaration.
         """
         for source_name, text in self.sources.items():
             spans = [test.whole for test in self.tests[source_name]]

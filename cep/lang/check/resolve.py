@@ -85,9 +85,9 @@ def resolve(files: Iterable[syntax.FileSyntax], collector: Collector) -> Resolve
                 once(resolved.patterns, declaration, "pattern", collector)
             elif isinstance(declaration, syntax.PatternTestSyntax):
                 resolved.tests.append(declaration)
-    first: dict[str, tuple[Type, Span]] = {}
+    first_types: dict[str, tuple[Type, Span]] = {}
     for event in events.values():
-        _event(resolved, event, first, collector)
+        _event(resolved, event, first_types, collector)
     return resolved
 
 
@@ -118,7 +118,7 @@ def _define(resolved: Resolved, define: syntax.DefineSyntax, collector: Collecto
 
 
 def _event(
-    resolved: Resolved, event: syntax.EventSyntax, first: dict[str, tuple[Type, Span]], collector: Collector
+    resolved: Resolved, event: syntax.EventSyntax, first_types: dict[str, tuple[Type, Span]], collector: Collector
 ) -> None:
     """Check the declaration of an event type and add it to `resolved`, even if it is faulty: patterns refer to it."""
     errors = collector.error_count
@@ -134,7 +134,7 @@ def _event(
         complete = complete and value_type is not None
         if once(field_names, declared, "field", collector) and value_type is not None:
             fields.append(Field(declared.name, value_type))
-            _report_clash(declared, value_type, first, collector)  # first: each field name's first type and place
+            _report_clash(declared, value_type, first_types, collector)  # of each field name, in any event type
     if complete:
         _identity(event, fields, collector)
         _order(event, fields, collector)
@@ -152,9 +152,9 @@ def _event(
 
 
 def _report_clash(
-    declared: syntax.FieldSyntax, value_type: Type, first: dict[str, tuple[Type, Span]], collector: Collector
+    declared: syntax.FieldSyntax, value_type: Type, first_types: dict[str, tuple[Type, Span]], collector: Collector
 ) -> None:
-    earlier, span = first.setdefault(declared.name, (value_type, declared.span))
+    earlier, span = first_types.setdefault(declared.name, (value_type, declared.span))
     if (earlier.kind, earlier.protected) == (value_type.kind, value_type.protected) and same(earlier, value_type):
         return
     plain = value_type.as_nullable(nullable=False)
