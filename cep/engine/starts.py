@@ -81,9 +81,9 @@ def find_deferred(
 ) -> DeferredEvents:
     """Find the events of a prefix (first conditions that several rules share) to defer.
 
-    They are stored once, instead of in runs of each rule, until other conditions need them. Earlier ones are stored as
-    rows among the runs: rule or prefix number n has the rows keyed_state.runs[bounds[n] : bounds[n + 1]]. New ones are
-    deferred if a run may take them. In the mask of an event, bit 0 marks a start, which can begin a run."""
+    They are stored once, instead of in runs of each rule, until an event of another condition of a rule arrives. Former
+    ones are rows among the stored runs: keyed_state.runs[bounds[n] : bounds[n + 1]] for rule or prefix number n. New
+    ones are deferred if a run may take them. In the mask of an event, bit 0 marks a start, which can begin a run."""
     new = queue_of(prepared, shared.predicates).astype(np.int64)
     time_ms = prepared.columns[y.COLUMN_TIME, new]
     new = new[(time_ms >= shared.from_ms) & (time_ms < shared.until_ms)]
@@ -148,10 +148,11 @@ def _fill_expiry(
     shared: SharedStart, prepared: PreparedEvents, keyed_state: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
     masks: Int64, expiry: Int64,
 ) -> None:  # fmt: skip
-    """Fill in until when runs need the new events of a prefix: the first conditions, which several rules share.
+    """Fill `expiry` of the new events of a prefix: until when runs need them. A prefix: first conditions of rules.
 
-    `expiry` stays NOT_TAKEN for an event that no run can take. A run can begin with an earlier event of the prefix, or
-    is an open run of one rule; that takes events after its last one. `masks`: a bit for each condition that holds."""
+    An event is needed as long as a run that takes it is open; `expiry` stays NOT_TAKEN if no run can take it. Such a
+    run begins with an earlier event of the prefix, or is a stored run of one rule, which takes events after its last
+    one. `masks` have a bit for each condition that holds."""
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
     runs = keyed_state.runs[join_ranges(first, counts)]
     run_keys = keyed_state.run_key[join_ranges(first, counts)]

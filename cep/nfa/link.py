@@ -317,7 +317,7 @@ def _shared_prefixes(
 def _first_runs(joined: JoinedPieces, image: Image) -> tuple[UInt8, Int64]:
     """Return the registers (numbers of a run) that hold event rows, uint8[rules, registers], and each rule's new run.
 
-    A run begins as a copy of its rule's row: int64[rules, RUN_HEADER + registers]."""
+    A run begins as a copy of its rule's row, with all waits open: int64[rules, RUN_HEADER + registers]."""
     holds_rows, counts = joined.rows(Section.REGISTERS), joined.counts(Section.REGISTERS)
     rule = np.repeat(np.arange(len(counts)), counts)
     register = join_ranges(np.zeros(len(counts), np.int64), counts)  # 0, 1, 2, … within each rule

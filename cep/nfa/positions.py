@@ -151,7 +151,10 @@ _INNER_LINK = {
 
 
 def build(structure: ir.SequenceNode) -> Automaton:
-    """Build the automaton of a structure with bound parameters. Raises: CompileError."""
+    """Build the automaton of a structure with bound parameters. Raises: CompileError.
+
+    Its waits are transitions that a run waits for. A bound limits the time of a wait: since the last event, or since
+    the first event of a group."""
     builder = _Builder()
     fragment = builder.node(structure)
     # No event precedes a match, so guards after an event and time limits since the last event (no group) do not apply.
@@ -288,7 +291,8 @@ class _Builder:
     def _variable(self, node: ir.VarNode) -> _Fragment:
         """Build one variable with its quantifier, such as `b{2,5}`: the wait that enters it and its exits.
 
-        A loop has a wait (transition) back to itself. If it is greedy, guards close later waits when b comes."""
+        A loop has a wait (transition) back to itself. If it is greedy, guards close the waits after it when b comes,
+        and skip guards close a wait that skips it."""
         quantifier, until = node.quantifier, node.quantifier.until
         count_min = bound_number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else bound_number(quantifier.max_count)

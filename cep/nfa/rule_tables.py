@@ -287,6 +287,7 @@ class RuleTables:
             conditions = variable_conditions + conditions
         for unless in guard.unless:  # if one of these holds, the event closes no wait
             conditions = conditions + _not_true(unless, facts)
+        # The simple form of code is for waits alone.
         predicate, code, _ = self._compile_conjuncts(conditions, event_type, allow_simple=False)
         return predicate, code
 

@@ -53,7 +53,7 @@ def match_pages(
 ) -> None:
     """Match the events and deadlines of a domain's pages together, and write the pages back. Raises: StateError.
 
-    A page is the stored state of a few keys, and its slot is its number; histories (of past events) have own pages."""
+    A page is the stored state of a few keys, a slot its number. Histories (of past events) have pages of their own."""
     plan = program.histories
     history_slots = np.unique(pages.histories.slots(batch.key)).tolist() if plan is not None and len(batch) else []
     expired_by_ms = TIME_MS_MAX if plan is None else watermark_ms  # no rule looks back: all histories have expired

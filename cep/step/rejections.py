@@ -72,7 +72,8 @@ class Rejections:
     def of(cls, counters: Mapping[str, int], examples: Examples) -> Rejections:
         """Summarise the rejected records from the counters of a replay, or of a job so far.
 
-        Names: `poison[CODE]` (whole records), `bad_values[CODE]` (unreadable values; FLAWED_EVENTS), and _CODES.
+        Their names: `poison[CODE]` counts whole records, `bad_values[CODE@field]` unreadable values, FLAWED_EVENTS the
+        events that have such values, and the names in _CODES count events that were set aside.
         """
         by_code: Counter[str] = Counter()
         for name, count in counters.items():

@@ -187,17 +187,17 @@ class FilteredAlerts:
 
 
 def filter_alerts(
-    alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int, marks: Marks = NO_MARKS
+    alerts: pa.Table, policies: Policies, memory: LastAlerts, watermark_ms: int, flawed_times: Marks = NO_MARKS
 ) -> FilteredAlerts:
     """Remove the alerts that rules suppress, and remember the sent ones. Flag the alerts of keys with flawed events.
 
-    A flawed event has unreadable values; `marks` are the times of such events by key. alerts: sorted as sort_alerts
-    does. memory: changed in place; entries that have expired at the watermark, or exceed a limit, are removed.
+    A flawed event has unreadable values; `flawed_times` are the times of such events by key. alerts: sorted as
+    sort_alerts does. memory: changed in place, without entries that have expired at the watermark or exceed a limit.
     """
-    if not alerts.num_rows and not marks:  # then nothing is remembered either
+    if not alerts.num_rows and not flawed_times:  # then nothing is remembered either
         return FilteredAlerts(alerts, (), Counter())
-    alerts = with_marks(alerts, policies.keys, marks, memory)
-    lost_count = remember_marks(memory, marks)  # keys whose times exceed a limit of the memory
+    alerts = with_marks(alerts, policies.keys, flawed_times, memory)
+    lost_count = remember_marks(memory, flawed_times)  # keys whose times exceed a limit of the memory
     suppression = suppress_alerts(alerts, policies, memory.last)
     memory.put(suppression.fired)
     counters = Counter(count_suppressed(suppression))
