@@ -305,16 +305,16 @@ def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def members_of(alerts: pa.Table) -> pa.Table:
-    """Return one row for each event that an alert binds; a produced event is followed by its source events."""
+    """Return one row for each event that an alert binds. A derived event is followed by its origins (source events)."""
     bound, of_alert = _flat(alerts["events"])
     counts = np.bincount(of_alert, minlength=len(alerts))
-    place = np.arange(len(of_alert)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place = np.arange(len(of_alert)) - np.repeat(np.cumsum(counts) - counts, counts)  # of an event in its alert
     origins, of_alert_too = _flat(alerts["origins"])
-    whose = np.concatenate([of_alert, of_alert_too])
+    alert_numbers = np.concatenate([of_alert, of_alert_too])  # of the rows: bound events, then origins
     place = np.concatenate([place, np.asarray(origins.field("place"))]).astype(np.int32)
-    level = np.concatenate([np.ones(len(of_alert), np.int32), np.asarray(origins.field("level"))])
-    order = pa.array(np.lexsort((level > 1, place, whose)))  # stable: origins stay in their order
-    rows = pa.array(whose).take(order)
+    level = np.concatenate([np.ones(len(of_alert), np.int32), np.asarray(origins.field("level"))])  # 1: bound event
+    order = pa.array(np.lexsort((level > 1, place, alert_numbers)))  # stable: origins stay in their order
+    rows = pa.array(alert_numbers).take(order)
     columns = {name: alerts[name].take(rows) for name in ("alert_id", "rule_id", "version", "key")}
     columns["place"] = pa.array(place).take(order)
     for name in ("variable", "event_id", "event_time"):

@@ -56,7 +56,7 @@ _TIME_NAME = re.compile(
 )
 _UNIT_NAMES = {"h": "step|hour", "d": "day", "min": "minute", "ms": "milli|_ms$"}
 # A moment without a meaning, for times whose first moment is not known.
-_BASE = "2000-01-01T00:00:00Z"
+_GUESSED_BASE = "2000-01-01T00:00:00Z"
 _EPOCHS = {"ns": 10**17, "us": 10**14, "ms": 10**11, "s": 10**8}  # numbers since 1970 that are in 1973 or later
 _TEXTS_TRIED = 1_000
 _DAYS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y-%m-%d", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y")
@@ -103,7 +103,7 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
 
     If times are numbers that count from an unknown moment, the draft's `time_base` is a guess of that moment.
 
-    Raises: UsageError if the frame has no column of times, or no column of ids, which differ in all rows.
+    Raises: UsageError if the frame has no column of times, or no column of ids (a different value in every row).
 
     >>> import pyarrow as pa
     >>> times = pa.array([0, 1], pa.timestamp("ms", "UTC"))
@@ -118,7 +118,7 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
     frame = open_any(events, form)
     table, paths = _flat(_with_texts_for_mixed(frame.whole()))
     drafted = draft(table, name, has_rows=frame.row is not None, paths=paths)
-    csv_signs = {name: sign for name, sign in asdict(form).items() if sign}  # files cannot be read without them
+    csv_signs = {name: sign for name, sign in asdict(form).items() if sign}  # separators, quotes: to read the files
     return replace(drafted, forms={**drafted.forms, **csv_signs})
 
 
@@ -265,8 +265,8 @@ def _has_clock(times: pa.ChunkedArray) -> bool:
 
 
 def _joined_time(table: pa.Table) -> tuple[str, dict[str, str]] | None:
-    """Return the columns of year, month, day and time, or of a date and its time of day, joined by ` + `, with the form
-    of their texts; None if there are none."""
+    """Return columns that are a time together (year, month, day and time; or date and time), and the form of the joined
+    texts: ("pay_date + pay_time", {"time_form": "%Y-%m-%d %H:%M", "tz": "UTC"}). Return None without such columns."""
     parts = {name.lower(): name for name in table.column_names}
     if all(name in parts for name in _PARTS):
         names = [parts[name] for name in (*_PARTS, "time") if name in parts]
@@ -305,7 +305,7 @@ def _clock_form(times: pa.ChunkedArray) -> str:
 
 
 def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
-    """Return how the times of a column are written, as arguments, {} for the usual form; None without times."""
+    """Return how the times of a column are written, as arguments of `match`: {} if as usual; None without times."""
     values = table[name].drop_null()
     type_ = values.type
     if pa.types.is_timestamp(type_):
@@ -332,7 +332,7 @@ def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
         if span["min"] >= least:
             return {} if unit == "ms" else {"time_unit": unit}
     units = [unit for unit, words in _UNIT_NAMES.items() if re.search(words, name, re.IGNORECASE)]
-    return {"time_base": _BASE, "time_unit": units[0] if units else "s"}  # smaller ones count from an unknown moment
+    return {"time_base": _GUESSED_BASE, "time_unit": units[0] if units else "s"}  # smaller: from an unknown moment
 
 
 def _is_month_first(table: pa.Table, form: str) -> bool | None:

@@ -42,11 +42,9 @@ from cep.sources.pieces import Period, Piece, Pieces, period_of, pieces_of_table
 from cep.sources.tables import DecodedRows, decoded_rows, joined_rows, joined_tables, read_whole
 from cep.step.rejections import Rejections, rejections_of
 
-# From the event types, a key domain and a key to the records of that key.
 _OF_HISTORY = ("since", "until", "dedup", "strict", "to_the_end")
-ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
-# The words of a verb's messages, and the words of Python.
-_WORDS = (
+ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]  # from event types, key fields and a key to its records
+_WORDS = (  # of messages: flags of the command line, and the same for Python
     (re.compile(r"--(delimiter|quote|encoding|decimal|thousands)\b"), r"\1="),
     (re.compile(r"flags such as"), "arguments such as"),
     (re.compile(r"--columns (\S+)=PATH"), r'columns={"\1": …}'),
@@ -66,8 +64,8 @@ class EventReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(EventReader):
-    """The events of a frame or of files. `to_frame` converts a table to the caller's kind of frame, `labels` reads the
-    events' column of labels (a word is True for fraud). A record becomes an event for each name in `views`, if any."""
+    """The events of a frame or of files. `to_frame` converts a table to the caller's kind of frame. `labels` reads the
+    column that says which events are frauds (True by word). If there are `views`, a record is an event in each view."""
 
     to_frame: ToFrame
     labels: Callable[[Schema, str, Mapping[str, bool]], Labels]
@@ -133,7 +131,7 @@ def open_source(events: Any, naming: Naming) -> Source:
         return _source_of(open_frame(events), naming)
     mapping = naming.of_records()
 
-    def pieces(schema: Schema) -> Pieces:
+    def pieces(schema: Schema) -> Pieces:  # all records, some at a time, for the threads of a replay
         check_paths(paths, schema, mapping)
         return read_pieces(paths, schema, mapping)
 
@@ -146,7 +144,7 @@ def open_source(events: Any, naming: Naming) -> Source:
         pieces,
         to_frame=lambda table: table,
         labels=lambda schema, column, words: read_labels(column, Records(paths, mapping), schema, words),
-        views=lambda _: mapping.view_names,
+        views=lambda _: mapping.view_names,  # a record becomes one event in each view, as of payer and payee
     )
 
 
@@ -167,21 +165,22 @@ def _in_python(message: str) -> str:
 
 
 def _source_of(frame: Frame, naming: Naming) -> Source:
-    """Make a source of a frame: its events in pieces, the records of a key, its labels. A view is an event of a row."""
+    """Make a source of a frame. With views, each row is several events, such as a payment sent and received."""
 
     def pieces(schema: Schema) -> Pieces:
-        """Divide the events into tables of some rows. The first has the count of local times that clocks skip."""
+        """Divide the events into pieces of some rows. The first reports the count of local times that clocks skip."""
         with counting_skipped() as skipped_counts:
             table = events_table(frame, schema, naming, keeps_string_views=True)
         row_text = RowTexts(table)
 
-        def show(row: int) -> str:
+        def row_as_json(row: int) -> str:  # for the report of a record that is rejected
             if frame.row is not None:
                 with suppress(OverflowError, ValueError, KeyError):  # Python does not support the time or the zone
                     return json.dumps(frame.row(row), default=str)
             return row_text(row)
 
-        return _with_skipped_times(pieces_of_table(table, schema, show, naming.values(schema)), sum(skipped_counts))
+        all_pieces = pieces_of_table(table, schema, row_as_json, naming.values(schema))
+        return _with_skipped_times(all_pieces, sum(skipped_counts))
 
     def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
         return key_of_table(events_table(frame, schema, naming), schema, domain, key, naming.values(schema))

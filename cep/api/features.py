@@ -108,7 +108,7 @@ def rejecting_features(
     frame, table = whole.frame, whole.table
     declared, naming = _declaration(table, named, declare, naming)
     key = (by,) if isinstance(by, str) else tuple(by)
-    histories = {name: _pattern_of(declared, text, key) for name, text in named.items()}
+    histories = {name: _wrapper_pattern(declared, text, key) for name, text in named.items()}
     schema = load_text(declared).schema
     with counting_skipped() as skipped:
         read = whole.decode(schema, naming)
@@ -134,7 +134,7 @@ def rejecting_features(
     decoded = decoded.take(np.flatnonzero(verdicts == NEW))
     columns: dict[str, pa.Array] = {}
     for domain, names in by_key.items():
-        columns |= _values(schema, domain, {name: histories[name] for name in names}, decoded)
+        columns |= _feature_values(schema, domain, {name: histories[name] for name in names}, decoded)
     for number, view in enumerate(dict.fromkeys(views) or ("",)):
         of_view = np.flatnonzero(view_numbers == number)
         places = np.full(table.num_rows, -1, np.int64)
@@ -150,8 +150,8 @@ def rejecting_features(
 def _declaration(
     table: pa.Table, expressions: Mapping[str, str], declare: str | Path | None, naming: Naming
 ) -> tuple[str, Naming]:
-    """Return the text that declares the events, and how columns are named then. Without `declare` it is drafted
-    from the table, for the one event type that the expressions name. Raises: UsageError."""
+    """Return the text that declares the events, and the naming of columns that fits it. Without `declare`, both are
+    drafted from the table, for the one event type that the expressions name. Raises: UsageError."""
     if isinstance(declare, Path) or (isinstance(declare, str) and declare.endswith(".cep")):
         return bundle_source(declare), naming
     if declare is not None:
@@ -163,17 +163,17 @@ def _declaration(
         raise UsageError(
             f"the expressions are of the events {', '.join(sorted(names))}; without `declare` they are of one type"
         )
-    described = draft(table, names.pop(), keeps_labels=True)
+    described = draft(table, names.pop(), keeps_labels=True)  # an expression may read a column of labels
     columns = {**described.columns, **(naming.columns or {})}
-    if naming.has_time:  # the caller has said how times are written; otherwise the draft says it
+    if naming.has_time_form:  # the caller has said how times are written; otherwise the draft says it
         return described.text, replace(naming, columns=columns)
-    forms: Any = {name: form for name, form in described.forms.items() if name != "tz"}
+    forms: Any = {name: form for name, form in described.forms.items() if name != "tz"}  # how times are written
     return described.text, Naming(columns, naming.tz or described.forms.get("tz"), {**forms, **naming.forms})
 
 
-def _pattern_of(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
-    """Write a pattern whose one condition is the user's expression, a function of past events, and check it. `is null`
-    makes a number a condition; the key is `by`, otherwise the expression's own. Raises: UsageError with mistakes."""
+def _wrapper_pattern(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
+    """Write a pattern whose one condition is the user's expression, a function of past events, and check it. The key of
+    the pattern is `by`, otherwise the fields after `by` in the expression. Raises: UsageError with mistakes."""
     schema = load_text(declared).schema
     source_types = [event_type for event_type in schema.event_types if not event_type.derived]
     named = [event_type for event_type in source_types if re.search(rf"\b{event_type.name}\b", text)] or source_types
@@ -181,7 +181,7 @@ def _pattern_of(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
         raise UsageError(f"the declaration has no event type:\n{declared}")
     ids = [field.name for field in named[0].fields if field.type.kind is Kind.ID]
     key = ", ".join(by) or ids[0]  # any will do until the expression's own `by` has been read
-    condition = text if text.lstrip().startswith("exists") else f"({text}) is null"
+    condition = text if text.lstrip().startswith("exists") else f"({text}) is null"  # a condition from a number
     source = f"{declared}\npattern feature by {key} {{\n  seq e\n  where e: {named[0].name} {condition}\n}}\n"
     checked = load_text(source, "expression")
     pattern = checked.patterns.get("feature")
@@ -196,17 +196,17 @@ def _pattern_of(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
         return pattern
     if not history.by or history.fn == "first_seen":
         raise UsageError(f'`{text}` is of no key; write `by card_id` behind its window, or by="card_id"')
-    without_by = replace(history, by=())
+    without_by = replace(history, by=())  # its fields become the pattern's key, which separates the events already
     where = replace(condition_expr, argument=without_by) if isinstance(condition_expr, Unary) else without_by
     return replace(pattern, key=history.by, variables=(replace(pattern.variables[0], where=where),))
 
 
-def _values(
+def _feature_values(
     schema: Schema, domain: KeyDomain, patterns: Mapping[str, PatternIR], decoded: Decoded
 ) -> dict[str, pa.Array]:
-    """Return the value of each expression at each decoded event, null for an event without a key. An expression comes
-    as a pattern whose condition has only this function of past events."""
-    batch, rows = _keyed(schema, domain, decoded)
+    """Return the value of each expression at each decoded event, null for an event without a key. Each expression is in
+    a pattern of one event (_wrapper_pattern), because the compiler of rules computes it."""
+    batch, rows = _keyed(schema, domain, decoded)  # the events that have a key, and their rows
     if not len(batch):
         return {name: _nulls(next(iter(histories(pattern))).type, len(decoded)) for name, pattern in patterns.items()}
     values: dict[str, pa.Array] = {}

@@ -94,7 +94,7 @@ class Naming:
         return self.forms.get("fixed", {})
 
     @property
-    def has_time(self) -> bool:
+    def has_time_form(self) -> bool:
         return any(self.forms.get(name) for name in ("time_unit", "time_form", "time_base"))
 
     @property
@@ -129,7 +129,7 @@ class Naming:
 
     def _mapping(self, columns: Sequence[str], *, always_zoned: bool = False) -> FieldMapping:
         forms = self.forms
-        zone = self.tz or "" if always_zoned or self.has_time else ""
+        zone = self.tz or "" if always_zoned or self.has_time_form else ""
         base = forms.get("time_base", "")
         time = Written(forms.get("time_unit", ""), forms.get("time_form", ""), zone, base=base)
         fixed = tuple(f"{name}={value}" for name, value in self.fixed.items())
@@ -144,8 +144,8 @@ _NOT_UTF_8 = b"\xff"  # decoding makes such a text a bad value
 
 
 def mixed_column(values: Sequence[Any]) -> pa.StructArray | None:
-    """Return values of several kinds as two columns of texts: of values that a field can have, and of others such as
-    lists, to be shown in messages. Return None if Arrow has a type for all of them, or if no value fits a field."""
+    """Return values of several kinds, which Arrow cannot mix, as two columns of texts: of values that fields can
+    have, and of others such as lists, for messages. Return None if Arrow has a type, or if no value fits a field."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     try:
         pa.array(plain)  # Arrow has a type: the column is not mixed
@@ -176,12 +176,12 @@ def texts_for(column: pa.ChunkedArray, kind: Kind | None) -> pa.ChunkedArray:
 
 
 def _field_text(value: Any) -> str | None:
-    """Return the text from which a field reads the same value; None for a fraction, or for a value such as a list."""
+    """Return the text from which a field of any type reads the same value; None for a fraction or a list."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, float | Decimal):
+    if isinstance(value, float | Decimal):  # a fraction such as 0.5 might have been written as 0.50
         return str(int(value)) if -_EXACT_FLOAT_MAX <= value <= _EXACT_FLOAT_MAX and value == int(value) else None
     if isinstance(value, datetime):
         zone = "" if value.tzinfo is None else "Z"
@@ -266,8 +266,7 @@ def _refused(name: str, type_: pa.DataType) -> UsageError:
     )
 
 
-# Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
-_SECONDS = (500_000_000, 10_000_000_000)
+_SECONDS = (500_000_000, 10_000_000_000)  # of the years 1985 to 2286; as milliseconds they would be in early 1970
 _TEXTS_TRIED = 1_000  # of a column of times that are texts
 ToFrame = Callable[[pa.Table], Any]
 
@@ -288,7 +287,7 @@ class Frame:
 
 
 def open_frame(events: Any) -> Frame:
-    """View a data frame as a Frame, whose second column of a name is NAME#2. Raises: UsageError for another object."""
+    """View a data frame as a Frame. A second column of one name is NAME#2. Raises: UsageError for other objects."""
     if isinstance(events, pa.RecordBatch):
         events = pa.Table.from_batches([events])
     elif isinstance(events, pa.RecordBatchReader):
@@ -296,7 +295,7 @@ def open_frame(events: Any) -> Frame:
     elif isinstance(events, pads.Dataset):
         return Frame(tuple(events.schema.names), partial(_of_dataset, events), lambda table: table)
     with _errors_of_frames("the frame cannot be read"):
-        frame = nw.from_native(_with_unique_names(events), pass_through=True)
+        frame = nw.from_native(_with_unique_names(events), pass_through=True)  # one interface for all packages
         if isinstance(frame, nw.DataFrame):
             return _eager(frame)
         if isinstance(frame, nw.LazyFrame):
@@ -349,16 +348,16 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_string_v
     table = pa.table(
         {name: known_column(column, sources[name], keeps_views=keeps_string_views) for name, column in columns.items()}
     )
-    fields = naming.fields_of(sources)
-    present = [present_types(schema, table, fixed) for _, fixed in fields]
+    fields = naming.fields_of(sources)  # for each view: the names of its fields, and the fixed values of some
+    present = [present_types(schema, table, fixed) for _, fixed in fields]  # the event types of its events
     for (names, _), types in zip(fields, present, strict=True):
         check_columns(types, names, frame.names)
-    times = {name for types in present for event_type in types for name in event_type.times}
+    times = {name for types in present for event_type in types for name in event_type.times}  # fields that are times
     for name in sources:
         if view_of(name)[1] in times:
             index = table.column_names.index(name)
             column = known_column(table.column(name), sources[name])
-            table = table.set_column(index, name, _zoned(column, sources[name], naming))
+            table = table.set_column(index, name, _utc_times(column, sources[name], naming))
     return table
 
 
@@ -379,7 +378,7 @@ def _with_added_columns(frame: Frame, naming: Naming) -> Frame:
         )
 
     def columns(names: Sequence[str]) -> pa.Table:
-        """Return columns by name. An added column joins its source columns; without these it numbers the rows."""
+        """Return columns by name. An added one joins the texts of its `sources` ("2026 3"), or has the row numbers."""
         read_names = dict.fromkeys(part for name in names for part in sources.get(name, (name,)))
         table = frame.columns(list(read_names) or frame.names[:1])  # any column tells the number of rows
         columns: dict[str, pa.ChunkedArray] = {}
@@ -554,7 +553,7 @@ def _first_texts(times: pa.ChunkedArray) -> list[str]:
     return texts
 
 
-def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
+def _utc_times(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
     """Return times as moments in UTC; unchanged if they are numbers, or if decoding will read them as `naming` says.
 
     Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has none.
@@ -565,20 +564,20 @@ def _zoned(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArr
     if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
         span = pc.min_max(times).as_py()
         low, high = span["min"], span["max"]
-        if not naming.has_time and low is not None and _SECONDS[0] <= low and high <= _SECONDS[1]:
+        if not naming.has_time_form and low is not None and _SECONDS[0] <= low and high <= _SECONDS[1]:
             raise UsageError(
                 f"the column `{column}` has numbers like {low}, which as milliseconds lie in 1970: it is in seconds; "
                 'say so with time_unit="s", or make it a time with a zone'
             )
         return times
     is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
-    if naming.tz is None:
+    if naming.tz is None:  # the times themselves have to name their zone
         is_naive = pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz is None)
         tried = _first_texts(times) if is_text and not form else ()
         if is_naive or any(has_zone(text) is False for text in tried) or (is_text and form and not form_has_zone(form)):
             raise UsageError(no_zone(column))
         return times
-    if is_text and naming.has_time:  # the caller has given the form: decoding reads the texts
+    if is_text and naming.has_time_form:  # the caller has given the form: decoding reads the texts
         return times
     try:
         moments = [times_us(chunk, zone=naming.tz).cast(pa.timestamp("us", "UTC")) for chunk in times.chunks]

@@ -33,7 +33,7 @@ from cep.sources.pieces import Pieces
 class Difference:
     """The alerts that only the new rules give (`gained`), only those before (`lost`), and how many both give."""
 
-    gained: Any
+    gained: Any  # a frame of the caller's package
     lost: Any
     kept_count: int
     _text: str

@@ -79,11 +79,11 @@ class GivenRules:
         keys: KeyDomains | None = None,
         trust: Trust | None = None,
     ) -> GivenRules:
-        """Read the rules of the folder that the job begins with, and the control records that came then.
+        """Read the folder of rules that the job begins with, and the file of control records that came later.
 
         Without a folder the job begins with the control records; without both, the folder is `rules`. The job has at
-        least `levels_count` levels: a rule that reads events of another is a level above it. A later rule by a key that
-        no first rule has is refused unless it is in `keys`; None: any key. With `trust` a change must be signed.
+        least `levels_count` levels: a rule that reads events of another is a level above it. A later rule whose key
+        fields no first rule has needs them in `keys`; None allows any fields. With `trust` a change must be signed.
 
         Raises: UsageError for a missing or unreadable folder.
         """
@@ -102,7 +102,7 @@ class GivenRules:
         if control is not None:
             later, more = read_control(control)
             problems += more
-        if folder is None:
+        if folder is None:  # the job begins with the control records
             first, later = later, []
         deployment = deploy(first, lists, trust)
         levels_count = max(levels_count, levels_needed(deployment.rulebook.deployed()))
@@ -223,7 +223,7 @@ def finish(rulebook: Rulebook, replayed: Replayed, refused: Sequence[bytes]) -> 
 
 
 def matches(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Replayed:
-    """Match a history in this process. The alerts include the ones to suppress. Raises: UsageError, SourceError."""
+    """Match the history that `pieces_of` reads. No alert is suppressed yet. Raises: UsageError, SourceError."""
     deployment = rules.deployment
     if deployment.schema.protected:
         secret_keys()  # for its error: without keys for the protected fields, fail before the replay
@@ -231,8 +231,8 @@ def matches(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Ter
     cpus = pa.cpu_count()  # the replay sets it for the whole process, which is the caller's
     try:
         with announced_compiling():
-            return replay_to_the_end(  # it calls the function with the job, and maybe with a variant of the job
-                job, lambda one: embedded.replay(one, deployment.rulebook, pieces_of(one.schema), terms.cores)
+            return replay_to_the_end(  # it replays the job, and maybe also a variant, to learn which alerts are certain
+                job, lambda each: embedded.replay(each, deployment.rulebook, pieces_of(each.schema), terms.cores)
             )
     finally:
         pa.set_cpu_count(cpus)
@@ -257,23 +257,23 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """The events that rules derived from a history; `bound_by_match` has by id of a match the events that it bound."""
+    """The events that rules derived from a history. `bound_by_match`: by the id of a match, its bound events."""
 
     events: Decoded
     bound_by_match: Mapping[str, Sequence[Mapping[str, Any]]]
 
     def with_derived_events(self, records: KeyRecords, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
         """Return the records of a key, with the derived events of the key added."""
-        batch, _ = route(self.events, domain, schema.columns())
+        batch, _ = route(self.events, domain, schema.columns())  # domain: the fields that make the key of an event
         for_key = batch.take(np.asarray(pc.equal(batch.key, key)))
-        return KeyRecords(concat_batches([records.batch, for_key]), records.poison)
+        return KeyRecords(concat_batches([records.batch, for_key]), records.poison)  # poison: unreadable records
 
     def origins(self, event_id: str, variables: tuple[str, ...]) -> list[Origin]:
         """Trace an event back to its source events. `variables` is the path to it: the last variable has bound it."""
         origins: list[Origin] = []
-        for event in self.bound_by_match.get(_match_of(event_id), ()):
+        for event in self.bound_by_match.get(_producing_match_id(event_id), ()):
             path = (*variables, event["variable"])
-            if _match_of(event["event_id"]) in self.bound_by_match:
+            if _producing_match_id(event["event_id"]) in self.bound_by_match:  # it is a derived event, too
                 origins += self.origins(event["event_id"], path)
             else:
                 origins.append(Origin(len(path), path, event["event_id"], event["event_time"]))
@@ -293,20 +293,21 @@ def producers_of(rules: GivenRules, names: Sequence[str]) -> list[str]:
 
 
 def produce(rules: GivenRules, pieces: Pieces) -> Produced:
-    """Match a history level by level; return the derived events, which later levels read. Raises: SourceError."""
+    """Return the events that rules derive from a history. A rule that reads them runs at a later level, after their
+    producers, so each level is matched in turn. Raises: SourceError."""
     deployment = rules.deployment
     schema = deployment.schema
     source_events, job, watermark_ms = _read(rules, pieces)
     begin_ms = int(source_events.time_ms.min()) if len(source_events) else TIME_MS_MAX
     produced: list[Decoded] = []
-    tables: list[pa.Table] = []  # matches, with the events that they bound
+    tables: list[pa.Table] = []  # matches that derived an event, with the events that they bound
     for programs in programs_by_level(deployment.rulebook, schema, rules.levels_count):
         events = concat_decoded(schema, [source_events, *produced])
         for domain, program in programs.items():
             output = MatchOutput(since_ms=begin_ms, produced_matches=[])
             batch, _ = route(events, domain, schema.columns())
             match_events(program, None, without_repeats(job, batch)[0], watermark_ms, output, is_end=True)
-            produced += [within_history(job, each) for each in output.produced]
+            produced += [within_history(job, each) for each in output.produced]  # without events after its end
             tables += output.produced_matches or []
     bound_by_match = {row["alert_id"]: row["events"] for table in tables for row in table.to_pylist()}
     return Produced(concat_decoded(schema, produced), bound_by_match)
@@ -327,6 +328,6 @@ def _read(rules: GivenRules, pieces: Pieces) -> tuple[Decoded, Job, int]:
     return events, job, watermark_at_end(job, int(events.time_ms.max(initial=TIME_MS_MIN)), now_ms)
 
 
-def _match_of(event_id: str) -> str:
-    """Return the id of the match that an event was made from; of another event something that no match has."""
+def _producing_match_id(event_id: str) -> str:
+    """Return the id of the match that derived an event; "" for an event of the source."""
     return event_id[-ALERT_ID_CHARS:] if event_id[-ALERT_ID_CHARS - 1 : -ALERT_ID_CHARS] == "~" else ""

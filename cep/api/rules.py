@@ -206,7 +206,7 @@ class Rules:
         """Return the records of a Spark DataFrame that `match` rejects, as a DataFrame of JSON texts.
 
         For a stream it is a stream: start a query of its own. Events later than now by `ahead_max` are rejected; reused
-        ids are not, as only `match` remembers ids. For other frames see the alerts. Raises: UsageError.
+        ids are not, as only `match` remembers ids. For other frames see `match(…).set_aside`. Raises: UsageError.
         """
         if not is_spark(events):
             raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
@@ -290,7 +290,7 @@ class Rules:
         fields = [*key_fields(key, fields_of(schema), schema), *(f for f in fields_of(schema) if f not in left_out)]
         measured = measure(self._given.deployment, source.pieces, labelled, terms, Terminal(quiet=True), fields)
         warn_of_replay(measured.history.replayed, given)
-        detected_now = np.asarray(measured.judged.has_detected.any(axis=0))
+        detected_now = np.asarray(measured.judged.has_detected.any(axis=0))  # the frauds that present rules find
         events, frauds = measured.history.events, measured.labelled
         return suggest(events, frauds, source.pieces, key, search, detected_now, measured.labelled_at)
 
@@ -316,6 +316,7 @@ class Rules:
         labelled = _labels(source, labels, terms, rule.deployment.schema)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
         warn_of_replay(measured.history.replayed, given)
+        # The search uses the first part of the time, the choice the second; the third tests it. A gap separates them.
         parts = parts_of_time(measured.history.events, measured.labelled, gap_ms, measured.labelled_at)
         replayer = Replayer(rule.record, rule.lists, source.pieces, measured.labelled, parts, terms.cores, console)
         skipped = skipped_params(rule.pattern, rule.record.params, axes, tries or {})

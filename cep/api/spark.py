@@ -70,7 +70,7 @@ def match_stream_spark(
     metrics: str,
 ) -> Any:  # fmt: skip
     """Return the streaming DataFrame of alerts. Nothing runs. Raises: UsageError."""
-    from cep.runners.spark.match_stream import StreamRules, check_session, match_stream  # noqa: PLC0415 as above
+    from cep.runners.spark.match_stream import StreamRules, check_session, match_stream  # noqa: PLC0415 slow
 
     if not events.isStreaming:
         raise UsageError("the events are a finite history; `match_stream` takes streams, `match` takes this")
@@ -92,7 +92,7 @@ def match_stream_spark(
         first, _ = open_checkpoint(directory, job, initial)
         stored = read_job(directory)
         assert stored is not None, "open_checkpoint has written it"
-        job = replace(job, digest_key=stored.digest_key)
+        job = replace(job, digest_key=stored.digest_key)  # of the hashes under which event ids are remembered
         if first != initial:
             warnings.warn(
                 f"{directory} goes on with the rules it began with; send what has changed as control records",
@@ -139,7 +139,7 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     paths = {field: path_of(column, names) for field, column in sources.items()}
     fields = fields_of(events, paths)
     local_times = [field for field in times if fields.schema[field].dataType.typeName() in _LOCAL_TYPES]
-    if not local_times or naming.has_time:  # decoding reads times in the caller's form, with the zone
+    if not local_times or naming.has_time_form:  # decoding reads times in the caller's form, with the zone
         return fields
     if naming.tz is None:
         raise UsageError(no_zone(sources[local_times[0]]))

@@ -156,7 +156,8 @@ def _world(
 def _records(
     rules: GivenRules, rule: DeployedRule, reader: EventReader, key: str
 ) -> tuple[KeyRecords, Produced | None, Rejections]:
-    """Read a key's records, repeated events once. If the rule reads derived events, read the whole history, too."""
+    """Read a key's records, with repeated events once. If the rule reads derived events, match the whole history to get
+    them. Return the records with the derived ones of the key, all derived events or None, and the rejected records."""
     schema, domain = rules.deployment.schema, rule.pattern.key
     records = reader.of_key(schema, domain, key)
     job = job_of(rules.deployment, Terms(period=Period(dedup_ms=reader.dedup_ms)))
@@ -188,8 +189,7 @@ def _time(text: str) -> int:
     return (zoned - _EPOCH) // timedelta(milliseconds=1)
 
 
-# By a field of an alert that is set: a sentence about the alert.
-_REMARKS = {
+_REMARKS = {  # by a field of an alert: a sentence about the alert if the field is set
     "history_cut": "a condition asked for the past of a value of a sub-key of which events may be forgotten; its key "
     "has had more values than are remembered",
     "history_folded": "a condition looked back at a window of more events than are kept one by one; the older ones are "

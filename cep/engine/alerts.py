@@ -238,9 +238,9 @@ def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64
     from_ms: Int64 = matches.derived_from_ms[part.rows]
     if deployed.gaps:  # a producer may have missed derived events that the rule reads
         from_ms = np.maximum(from_ms, gaps_from_ms(deployed.gaps, first_ms, detected_ms, since_ms))
-    if deployed.unfolded_ms:  # before the rule was deployed, events were folded (merged into sums) for other rules
+    if deployed.folded_since_ms:  # before the rule was deployed, events were folded (merged into sums) for other rules
         is_folded = matches.history_flags[part.rows] & FLAG_FOLDED != 0
-        unfolded_from_ms = retained_from_ms(_windows_with_times(deployed, deployed.unfolded_ms), first_ms)
+        unfolded_from_ms = retained_from_ms(_windows_with_times(deployed, deployed.folded_since_ms), first_ms)
         from_ms[is_folded] = np.maximum(from_ms, unfolded_from_ms)[is_folded]
     retained = _windows_with_times(deployed, deployed.complete_ms[1:])  # a time for each history; [0]: the key domain's
     return history_from_ms(part.rule.windows, first_ms, since_ms, retained, from_ms)

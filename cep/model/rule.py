@@ -197,10 +197,10 @@ class Changes(_Strict):
 class UpsertRecord(RuleFields):
     """Deploy a version of a rule. `source` is the pattern's text without imports.
 
-    Here and in other records: `changes` is the version that it was written against, and a job with another version
-    refuses it. `by` and `reason` name the sender and the reason. `signed` has the signatures. Without
-    signatures, a random `nonce` prevents guessing of erased content; it has no other effect.
-    `lists` names the entries of each declared list that the pattern reads, so that the signatures cover them.
+    Here and in other records: `changes` is the version that it was written to change. A job with another version
+    refuses it, so that two people cannot overwrite each other's changes. `by` is the sender, `signed` has the
+    signatures. A random `nonce` makes the record's hash random, so that erased content cannot be guessed from it.
+    `lists` has the hash of the entries of each declared list that the pattern reads: the signatures then cover them.
     """
 
     kind: Literal["upsert"] = "upsert"
@@ -240,12 +240,12 @@ class RetireRecord(_Change):
 class RollbackRecord(_Change):
     """Put an earlier version in force again, as a new one. `rule` is the earlier record, with its signatures.
 
-    A job that asks for signatures takes a `rule` that is the version it has taken, or that is signed itself.
+    A job that asks for signatures checks that `rule` equals the version that it took then, or is signed itself.
     """
 
     kind: Literal["rollback"] = "rollback"
     to_version: Version
-    on_update: Literal["drain", "restart", "carry"] = "drain"
+    on_update: Literal["drain", "restart", "carry"] = "drain"  # open runs: finish, end, or go on in the new version
     rule: UpsertRecord
 
     @model_validator(mode="after")
@@ -300,11 +300,11 @@ ListEntry = int | float | str
 
 class ListRecord(_Change):
     """Change the content of a list. Versions of a list count up by one; `add` and `remove` change the previous version,
-    `replace` gives all entries for any version.
+    `replace` gives all entries and needs no previous version.
 
     A version may be divided into `parts` records, each with its `part` (from 1); it applies once all have arrived.
-    `whole` is the same text in all of them, a hash of all entries: parts of two senders are not mixed. `stored` names
-    entries that the job has, in place of `entries`: jobs write it for themselves.
+    `whole` is a hash of all entries and the same in all parts, so that parts of two senders are not mixed. `stored` is
+    the hash of entries that a job has in its store, in place of `entries`; only jobs write it, for declared lists.
     """
 
     kind: Literal["list"] = "list"
@@ -343,8 +343,7 @@ class HeartbeatRecord(_Strict):
 
 
 RuleChange = UpsertRecord | RetireRecord | RollbackRecord | PauseRecord | ResumeRecord
-# Records that change something and may be refused.
-VersionedRecord = RuleChange | SnoozeRecord | ListRecord
+VersionedRecord = RuleChange | SnoozeRecord | ListRecord  # they change something, and may be refused
 ControlRecord = VersionedRecord | HeartbeatRecord
 
 _MODELS: tuple[type[BaseModel], ...] = get_args(ControlRecord)
@@ -369,12 +368,12 @@ def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem
 
 
 def topic_key(record: ControlRecord) -> str:
-    """Return the key of a record in the control topic, before `cep rules publish` changes it (cli/topics.py).
+    """Return the key of a record in the control topic, for other senders: `cep rules publish` adds a random end to it.
 
-    Compaction keeps the last record of each key, so a job that reads the topic from its start gets the same rules: a
-    shadow has another key than the live version of its rule. Each record of a list has its own key, because the content
-    of a list is the sum of its records; the publisher of a replacement removes the earlier keys. Each signed record has
-    its own key too: compaction must not remove it in favour of a later record that is refused.
+    Compaction keeps the last record of each key, and a job that reads the topic from its start must get the same rules.
+    A shadow version (on trial) has another key than the live version of its rule. Each record of a list has its own
+    key, because the entries of a list are the sum of its records, until a replacement makes earlier ones unnecessary.
+    Each signed record has its own key too: compaction must not remove it in favour of a later record that is refused.
     """
     key = _line_key(record)
     if isinstance(record, HeartbeatRecord | ListRecord) or record.signed is None:

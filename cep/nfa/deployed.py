@@ -39,9 +39,9 @@ class DeployedRule:
     become this one's at `from_ms`, 0 for none. `message` is a template with measures and `key` in braces: "{probes}
     probes, then {amount}". `complete_ms` is empty if its histories lack nothing since the job's first event. Otherwise
     it has the time since when the key domain has had a rule, and then a time for each of `lang.walk.histories`.
-    `unfolded_ms` has for each of them the time since when a busy key's folded events count too; empty: always. `level`
-    is its place among rules that feed each other (rulebook/rulebook.py); None: nowhere yet. `behind` is how many
-    patterns of its text may follow it, each fed by the one before. `gaps` are the times before which derived events
+    `folded_since_ms` has for each of them the time since when a busy key's folded events count too; empty: always.
+    `level` is its place among rules that feed each other (rulebook/rulebook.py); None: nowhere yet. `patterns_after` of
+    its text may follow it, each fed by the one before. `gaps` are the times before which derived events
     that it reads may be missing. They and `complete_ms` come from rulebook/completeness.py. `earlier_hash` is the hash
     of its content in builds before 0.3; None if it is the same. `identity` is what stored runs are tied to: another
     version, content or part of a version is another automaton. `mark` is all that decides what is matched, as text;
@@ -64,9 +64,9 @@ class DeployedRule:
     resumed_ms: int | None = None
     carries: int = 0
     complete_ms: tuple[int, ...] = ()
-    unfolded_ms: tuple[int, ...] = ()
+    folded_since_ms: tuple[int, ...] = ()
     level: int | None = None
-    behind: int = 0
+    patterns_after: int = 0
     gaps: tuple[ProducerGap, ...] = ()
     earlier_hash: str | None = None
     identity: RuleIdentity = field(init=False, compare=False, repr=False)

@@ -13,7 +13,7 @@ from cep.base.text import utc_text
 from cep.columnar.tokens import hide_card_numbers
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.trust import Signable, Trust, digest_of, line_of
+from cep.rulebook.trust import Signable, Trust, digest_of, version_line
 
 # The subjects of lines: a control record, one that the job begins with, and one that cannot be read.
 CHANGE, FIRST, UNREADABLE = "change", "first", "unreadable"
@@ -82,13 +82,13 @@ def _added(book: Rulebook, subject: str, **facts: Any) -> list[bytes]:
     """Return a line without texts, or an empty list without an audit."""
     if not writes_audit(book):
         return []
-    head, line = add_line(book.trail.head, {"what": subject, "outcome": "applied", **facts, **_vouching(book)})
+    head, line = add_line(book.trail.head, {"what": subject, "outcome": "applied", **facts, **_signers_fact(book)})
     book.trail = Trail(head, book.trail.records_hash, book.trail.signers)
     return [line]
 
 
-def _vouching(book: Rulebook) -> dict[str, Any]:
-    """Return the fact that names who vouches for the names in a line; null without signatures."""
+def _signers_fact(book: Rulebook) -> dict[str, Any]:
+    """Return the version of the signers file that gives the names in a line their keys; null without signatures."""
     return {"signers_version": None if book.trust is None else book.trust.version}
 
 
@@ -101,16 +101,16 @@ def _facts_and_texts(
     if record is not None:
         names = [] if book.trust is None else _signers_of(record, book.trust)
         facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
-        # CEP320 refuses a snooze whose key is a raw protected value: its line's name would show the value in the audit.
+        # CEP320 refuses a snooze whose key is a raw protected value, such as a card number: version_line has the key.
         has_raw_key = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
-        texts |= {"of": record.id if has_raw_key else line_of(record), "sent_by": record.by, "why": record.reason}
-    facts |= {"outcome": outcome.kind, "cause": outcome.cause, **_vouching(book)}
+        texts |= {"of": record.id if has_raw_key else version_line(record), "sent_by": record.by, "why": record.reason}
+    facts |= {"outcome": outcome.kind, "cause": outcome.cause, **_signers_fact(book)}
     texts["reason"] = outcome.full_reason[:_REASON_MAX]
     texts = {name: None if text is None else hide_card_numbers(text) for name, text in texts.items()}
     # These hashes are erased with the texts: they would let an attacker find an erased key by trying many.
     hashes = {"record": hashlib.sha256(data).hexdigest()}
     if record is not None:
-        hashes["changes"] = digest_of(record)
+        hashes["changes"] = digest_of(record)  # by which a later change refers to this one
     return facts, {**texts, **hashes}
 
 

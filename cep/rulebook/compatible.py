@@ -127,10 +127,10 @@ def _checked(text: _Text) -> Checked:
 
 @lru_cache(_TEXTS_CACHED)
 def chain_lengths_after(source: str) -> Mapping[str, int]:
-    """Count the patterns of a text that may follow each pattern, each reading events that the previous one produces."""
+    """Return the length of the longest chain after each pattern of a text: one reads the events of the one before."""
     patterns = checked_text(source).patterns
     readers: dict[str, set[str]] = {}
-    for name, pattern in patterns.items():
+    for name, pattern in patterns.items():  # `histories` are its aggregates over past events, also of derived ones
         for event_type in (*pattern.event_types, *(past.event_type for past in histories(pattern))):
             readers.setdefault(event_type, set()).add(name)
     lengths = dict.fromkeys(patterns, 0)
@@ -178,14 +178,14 @@ def _produces_required_fields(pattern: PatternIR, job: Schema) -> bool:
 
 
 def _fields_reason(declared: EventType, offered: EventType, read: set[str], *, produces_required: bool) -> str:
-    """Return why the fields of the job's events do not suit a rule's event type, "" if they do."""
+    """Return why the fields of the job's events do not suit a rule that reads the fields `read`, "" if they do."""
     for field in declared.fields:
         in_job = offered.field(field.name)
         if in_job is None:
             if field.name not in read:
-                continue  # the job has dropped it, and no caller needs it
+                continue  # the job has dropped it, and the rule does not read it
             return f"`{declared.name}` has a field `{field.name}` that the job's events have not"
-        # A null is unknown, and a condition on it is not met. But it must not become a field that is never null.
+        # A condition on a null is not met, which is harmless. A rule that emits required fields must not read a null.
         fits = is_wider(in_job.type, field.type)
         if not fits or (produces_required and field.name in read and in_job.type.nullable != field.type.nullable):
             return f"`{declared.name}.{field.name}` is {field.type} in the rule and {in_job.type} in the job"
@@ -306,10 +306,10 @@ def _automaton_of(program: Program) -> tuple[object, ...]:
 
 
 def _without_constants(value: object, negated: frozenset[str] = frozenset()) -> object:
-    """Return a tree of a pattern without its constants. The open runs of a version go on in the next if both are equal.
+    """Return a pattern's tree without constants. If it is equal for two versions, open runs of one go on in the next.
 
-    The new constants hold for later events. Windows, counts, and constants of `negated` variables and of `until` stay
-    in the tree, because they have decided already which events a run might pass over.
+    The new constants apply to later events. These stay in the tree: windows, counts, and constants in `until` and of
+    `negated` variables (events that must not come), because a run has already passed over events by them.
     """
     if isinstance(value, Const):
         return "const", repr(value.type)

@@ -91,7 +91,7 @@ def _need_of(history: History) -> Need:
     conditions = {repr(part) for part in _conjuncts(history.where)}
     conditions |= {f"{name} is not null" for name in history.by}
     argument = history.argument
-    if argument is not None and history.fn not in ("first", "last"):  # these two return a null, too
+    if argument is not None and history.fn not in ("first", "last"):  # these two also take an event with a null
         name = argument.field if isinstance(argument, CurrentField) else repr(argument)
         conditions.add(f"{name} is not null")
     columns = set(history.by)
@@ -106,11 +106,11 @@ def _need_of(history: History) -> Need:
         identity=repr(replace(history, percent=None) if is_of_panes else history),  # its panes serve all percentages
         event_type=history.event_type,
         span_ms=span_ms(history) + reach_of_pane_ms,
-        keeps_events=not (is_of_panes or is_single(history)),
+        keeps_events=not (is_of_panes or is_single(history)),  # single: one event decides, as for `last`
         conditions=frozenset(conditions),
         columns=frozenset(columns),
         pane_ms=reach_of_pane_ms,
-        folds=is_foldable(history),
+        folds=is_foldable(history),  # a busy key's old events may be merged into an aggregate
     )
 
 
@@ -126,30 +126,30 @@ def with_completeness(
     rule: DeployedRule, needs: Sequence[Need], from_ms: int, neighbours: Sequence[tuple[DeployedRule, Sequence[Need]]],
     schema: Schema,
 ) -> DeployedRule:  # fmt: skip
-    """Add to a rule that starts in a running job the times from which the stored past of its histories is complete.
+    """Add to a rule that starts in a running job the times since when the past events of its histories are stored.
 
-    They are complete from its start `from_ms` on, or earlier if its `neighbours` stored the same past events. These are
-    the other rules with the same key fields and level. `needs` are the past events that each history reads. For a busy
-    key, old events are folded (merged into an aggregate), which serves only equal histories. So `unfolded_ms` has for
-    each history the time since when it is complete for such a key, too.
+    Example: a rule that starts on day 30 (`from_ms`) reads 10 days of payments (`needs`). If a neighbour, a rule with
+    the same key fields and level, needs at least these and has run since day 5, they are stored since day 5; otherwise
+    since day 30. For a busy key, old events are folded (merged into an aggregate), which only an equal history can
+    read: `folded_since_ms` has the times for such keys.
     """
     first_rule_ms = from_ms  # the first start of a rule with these key fields
     needs_since: list[tuple[Need, int]] = []  # each need of a neighbour, and the time since when its events are stored
-    unfolded_since: dict[str, int] = {}  # by the need's identity: since when folded events count, too
+    since_by_identity: dict[str, int] = {}  # by the text of an equal history: since when its folded events are there
     for other, needs_of_other in neighbours:
         always = (TIME_MS_MIN,) * len(needs_of_other)
         other_first_rule_ms, *history_times = other.complete_ms or (TIME_MS_MIN, *always)
         first_rule_ms = min(first_rule_ms, other_first_rule_ms)
         needs_since += zip(needs_of_other, history_times, strict=True)
-        for need, since_ms in zip(needs_of_other, other.unfolded_ms or always, strict=True):
-            unfolded_since[need.identity] = min(since_ms, unfolded_since.get(need.identity, TIME_MS_MAX))
-    complete_ms = [first_rule_ms]  # followed by a time for each history
+        for need, since_ms in zip(needs_of_other, other.folded_since_ms or always, strict=True):
+            since_by_identity[need.identity] = min(since_ms, since_by_identity.get(need.identity, TIME_MS_MAX))
+    complete_ms = [first_rule_ms]  # then for each history the time since when its past events are stored
     for need in needs:
         since_ms = min(from_ms, _retained_since(need, needs_since, first_rule_ms, schema))
         first_pane_ms = need.pane_ms if since_ms > TIME_MS_MIN else 0  # a pane: partial aggregate of one time slice
         complete_ms.append(since_ms + first_pane_ms)  # the first pane lacks the events before `since_ms`
-    unfolded_ms = [min(from_ms, unfolded_since.get(n.identity, from_ms)) if n.folds else TIME_MS_MIN for n in needs]
-    return replace(rule, complete_ms=_empty_if_complete(complete_ms), unfolded_ms=_empty_if_complete(unfolded_ms))
+    folded_ms = [min(from_ms, since_by_identity.get(n.identity, from_ms)) if n.folds else TIME_MS_MIN for n in needs]
+    return replace(rule, complete_ms=_empty_if_complete(complete_ms), folded_since_ms=_empty_if_complete(folded_ms))
 
 
 def _retained_since(need: Need, needs_since: Sequence[tuple[Need, int]], first_rule_ms: int, schema: Schema) -> int:
@@ -166,7 +166,7 @@ def _retained_since(need: Need, needs_since: Sequence[tuple[Need, int]], first_r
 
 
 def _empty_if_complete(times_ms: Sequence[int]) -> tuple[int, ...]:
-    """Return no times if everything is complete since the job's first event."""
+    """Return the times, or none of them if everything is complete since the job's first event (TIME_MS_MIN)."""
     return tuple(times_ms) if any(time_ms > TIME_MS_MIN for time_ms in times_ms) else ()
 
 
@@ -223,21 +223,21 @@ class _Gaps:
     def _gaps_of_producer(self, rule: DeployedRule) -> Iterator[ProducerGap]:
         """Yield the gaps of a rule that produces events: times `since_ms` before which it has missed some of its input.
 
-        For an event, the rule reads input that is at most `reach_ms` older. The event may be missing if some of it is
-        from before `since_ms`. The matches and each history have two gaps each: None is the job's first event, and
-        the other time is the rule's start, or the time since when the history's events are stored.
+        Example: a rule with `within 1 h` starts at 12:00. It may not produce an event before 13:00, because that needs
+        input from before 12:00: a gap with `reach_ms` 1 h and `since_ms` 12:00. A reader cannot rely on the absence of
+        this event. A second gap counts from the job's first event (None). Each history has two gaps, too.
         """
         pattern, match_ms = rule.pattern, match_reach_ms(rule.pattern)
         # The first time is for all events of the key, then one for each history; none: complete since the first event.
         _, *history_times = rule.complete_ms or (TIME_MS_MIN,) * (1 + sum(1 for _ in histories(pattern)))
-        gaps = [ProducerGap(_finite_reach(match_ms), since_ms=None), ProducerGap(match_ms, since_ms=rule.from_ms)]
+        gaps = [ProducerGap(_zero_if_unlimited(match_ms), since_ms=None), ProducerGap(match_ms, since_ms=rule.from_ms)]
         for history, since_ms in zip(histories(pattern), history_times, strict=True):
             reach_ms = _reach_ms(history)
-            gaps.append(ProducerGap(_finite_reach(match_ms) + _finite_reach(reach_ms), since_ms=None))
+            gaps.append(ProducerGap(_zero_if_unlimited(match_ms) + _zero_if_unlimited(reach_ms), since_ms=None))
             gaps.append(ProducerGap(min(match_ms + reach_ms, FOR_EVER), since_ms=since_ms))
         gaps += self._gaps_of_histories(pattern, match_ms)
         gaps += [_with_added_reach(match_ms, gap) for name in pattern.event_types for gap in self._gaps_of_type(name)]
-        for gap in gaps:
+        for gap in gaps:  # each counts only while the rule starts matches; TIME_MS_MIN: its input was always complete
             from_ms, until_ms = max(gap.from_ms, rule.from_ms), min(gap.until_ms, rule.starts_until_ms)
             if from_ms < until_ms and gap.since_ms != TIME_MS_MIN:
                 yield replace(gap, from_ms=from_ms, until_ms=until_ms)
@@ -296,7 +296,7 @@ def _reach_ms(history: History) -> int:
     return FOR_EVER if history.window is None else span_ms(history) - 1
 
 
-def _finite_reach(reach_ms: int) -> int:
+def _zero_if_unlimited(reach_ms: int) -> int:
     """Return the reach, or 0 if it is unlimited: an unlimited reach is not measured from the job's first event."""
     return 0 if reach_ms >= FOR_EVER else reach_ms
 
@@ -304,15 +304,15 @@ def _finite_reach(reach_ms: int) -> int:
 def _with_added_reach(reach_ms: int, gap: ProducerGap) -> ProducerGap:
     """Return the gap of a reader that looks back `reach_ms` further than the gap's own reach."""
     if gap.since_ms is None:
-        return replace(gap, reach_ms=gap.reach_ms + _finite_reach(reach_ms))
+        return replace(gap, reach_ms=gap.reach_ms + _zero_if_unlimited(reach_ms))
     return replace(gap, reach_ms=min(gap.reach_ms + reach_ms, FOR_EVER))
 
 
 def _merged_gaps(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
     """Keep only the widest of the gaps that have the same time and interval. If too many remain, return two wider ones.
 
-    A gap: derived events may be missing for a match that is detected in [from_ms, until_ms) and begins less than
-    `reach_ms` after `since_ms`; None is the job's first event. The two wider gaps: one for None, one for all others.
+    A gap: a rule lacked input from before `since_ms` (None: the job's first event). Events that it produces may then be
+    missing for a reader's match that is detected in [from_ms, until_ms) and begins less than `reach_ms` after that.
     """
     reach_ms: dict[tuple[int | None, int, int], int] = {}
     for gap in gaps:
@@ -322,7 +322,7 @@ def _merged_gaps(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
     merged = tuple(ProducerGap(reach, *time_and_interval) for time_and_interval, reach in reach_ms.items())
     if len(merged) <= PRODUCER_GAPS_MAX:
         return merged
-    interval = min(gap.from_ms for gap in merged), max(gap.until_ms for gap in merged)
+    interval = min(gap.from_ms for gap in merged), max(gap.until_ms for gap in merged)  # of both
     longest_reach_ms = max((gap.reach_ms for gap in merged if gap.since_ms is None), default=0)
     latest_ms = max((gap.since_ms for gap in merged if gap.since_ms is not None), default=TIME_MS_MIN)
     return (ProducerGap(longest_reach_ms, None, *interval), ProducerGap(FOR_EVER, latest_ms, *interval))

@@ -71,13 +71,13 @@ class RefusedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The event types and rules of a job, and its control records (rule changes) that were refused or not."""
+    """The event types and rules of a job, and the control records that brought them: taken and refused ones."""
 
     schema: Schema
     rulebook: Rulebook
-    set_aside: tuple[SetAside, ...]  # refused rules and lists: the job runs without them and reports them
+    set_aside: tuple[SetAside, ...]  # all refused rules and lists: the job runs without them and reports them
     taken: tuple[ControlRecord, ...] = ()  # records that were not refused
-    refused: tuple[RefusedRecord, ...] = ()  # records that came after the first ones and were refused
+    refused: tuple[RefusedRecord, ...] = ()  # records that came after the initial rules and were refused
 
     @property
     def key_domains(self) -> tuple[tuple[str, ...], ...]:
@@ -98,7 +98,7 @@ def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, tru
         rulebook = Rulebook(schema_of(accepted), None, lists)
         rulebook.trust = trust
         deployment = _applied(Deployment(rulebook.schema, rulebook, ()), ordered, are_first=True)
-        return replace(deployment, refused=())  # no job runs yet: its refused rules are `set_aside`
+        return replace(deployment, refused=())  # only for changes of a running job; `set_aside` has these, too
 
 
 def deploy_to_job(
@@ -143,11 +143,11 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_fi
     accepted: list[ControlRecord] = list(deployment.taken)
     refused: list[RefusedRecord] = []
     ordered = list(records)
+    # A list of the job's first rules needs no signature if signed rules name its entries.
     vouched = vouched_lists(ordered, rulebook.trust) if are_first else None
     for record in ordered:
-        # A list of the job's first rules needs no signature if signed rules name its entries: `vouched`.
         outcome = rulebook.apply(record, None, is_given=are_first and is_given(record, vouched))
-        if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):  # a heartbeat changes no rules
+        if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):  # no rule is lost with a heartbeat
             accepted.append(record)
             continue
         refused.append(RefusedRecord(record, outcome, rulebook.epoch, rulebook.content_hash))
@@ -176,16 +176,16 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
 
 
 @dataclass
-class _JoinedType:
-    """An event type, joined from `declarations_count` rule texts; `required` counts how many require each field."""
+class _JoinedEventType:
+    """An event type of a job. Each rule's text declares it with the fields that the rule needs: these are joined."""
 
-    order_field: str
-    declarations_count: int = 0
-    names: dict[str, None] = field(default_factory=dict)
-    required: Counter[str] = field(default_factory=Counter)
+    order_field: str  # it orders events of one time
+    declarations_count: int = 0  # the number of texts that declare the event type
+    names: dict[str, None] = field(default_factory=dict)  # of all fields, in the order of their declaration
+    required: Counter[str] = field(default_factory=Counter)  # by field: how many texts say that it is never null
     id_field: str | None = None
-    retain_ms: int | None = None
-    derived: bool = False
+    retain_ms: int | None = None  # how long its events are stored, even if no rule needs them
+    derived: bool = False  # rules emit its events
 
     def is_required_by_all(self, name: str) -> bool:
         return name in (TIME_FIELD, self.id_field) or self.required[name] == self.declarations_count
@@ -195,12 +195,12 @@ class JoinedTypes:
     """The event types of a job, joined from the texts of its rules, the oldest first."""
 
     def __init__(self) -> None:
-        self._types: dict[str, _JoinedType] = {}
+        self._types: dict[str, _JoinedEventType] = {}
         self._columns: dict[str, Type] = {}  # by the name of a field, not nullable; one for all event types
 
     def add(self, schema: Schema) -> None:
         for event_type in schema.event_types:
-            joined = self._types.setdefault(event_type.name, _JoinedType(event_type.order_field))
+            joined = self._types.setdefault(event_type.name, _JoinedEventType(event_type.order_field))
             joined.declarations_count += 1
             joined.derived |= event_type.derived
             if event_type.retain_ms is not None:
@@ -208,15 +208,15 @@ class JoinedTypes:
             for declared in event_type.fields:
                 self._add_field(joined, declared)
 
-    def _add_field(self, joined: _JoinedType, declared: Field) -> None:
+    def _add_field(self, joined: _JoinedEventType, declared: Field) -> None:
         """Join a field that a rule's text declares to its event type, unless it has another type in the job already."""
         name, type_ = declared.name, declared.type.as_nullable(False)
         column = self._columns.setdefault(name, type_)
         if type_.protected and not column.protected and _may_be_protected(name, column):
             column = self._columns[name] = type_  # protected (`pan`, `sensitive`) for one rule: for all
         joined.required[name] += not declared.type.nullable
-        reads_token = bool(column.protected) and _may_be_protected(name, type_)  # a keyed hash
-        if type_ != column and not reads_token:
+        reads_token = bool(column.protected) and _may_be_protected(name, type_)  # the keyed hash of a protected value
+        if type_ != column and not reads_token:  # a rule with the plain type can read the token
             return  # the rule will be refused
         if type_.kind is Kind.ID:
             if joined.id_field not in (None, name):  # an event has one id
@@ -225,22 +225,22 @@ class JoinedTypes:
         joined.names.setdefault(name)
 
     def schema(self) -> Schema:
-        """Return the joined event types with an id and a time. A field is never null if their declarations agree."""
+        """Return the joined event types. A field may be null unless all texts that declare the event require it."""
         complete_types = {
             name: joined
             for name, joined in self._types.items()
-            if joined.id_field is not None and TIME_FIELD in joined.names
+            if joined.id_field is not None and TIME_FIELD in joined.names  # each event has an id and a time
         }
-        # A rule that requires a field which another rule leaves out may read a null and emit it into a derived event.
+        # A rule that requires a field which another text leaves out may emit its null into any field of derived events.
         may_emit_null = any(
-            0 < joined.required[name] < joined.declarations_count
+            0 < joined.required[name] < joined.declarations_count  # some texts require it, others do not
             for joined in complete_types.values()
             for name in joined.names
             if not joined.is_required_by_all(name)
         )
         return Schema(tuple(self._event_type(name, joined, may_emit_null) for name, joined in complete_types.items()))
 
-    def _event_type(self, name: str, joined: _JoinedType, may_emit_null: bool) -> EventType:
+    def _event_type(self, name: str, joined: _JoinedEventType, may_emit_null: bool) -> EventType:
         fields = []
         for field_name in joined.names:
             is_identity = field_name in (TIME_FIELD, joined.id_field)
@@ -285,17 +285,17 @@ def _asked(rules: Sequence[UpsertRecord]) -> set[tuple[str, str]]:
 
 
 def _newest_change(directory: Path, record: ListRecord) -> list[ListRecord]:
-    """Find the newest signed change that replaces the list by the declared entries; empty without such a change."""
+    """Find the newest change file in `signed/` that gives the list the declared entries; empty without such a file."""
     name = change_path(directory, record).name.removesuffix(f".{record.version}.json")
     newest: list[ListRecord] = []
     for path in sorted((directory / "signed").glob(f"{name}.*.json")):
         try:
-            change = [part for part in read_change(path) if isinstance(part, ListRecord)]  # all of one version
+            change = [part for part in read_change(path) if isinstance(part, ListRecord)]  # the parts of one version
         except UsageError:
             continue
         is_newer = not newest or (bool(change) and change[0].version > newest[0].version)
-        if change and is_newer and _changed_entries(change) == record.stored:  # the hash of the entries
-            newest = change
+        if change and is_newer and _changed_entries(change) == record.stored:
+            newest = change  # the hash of its entries is the hash of the declared ones
     return newest
 
 

@@ -104,12 +104,12 @@ def digests_of(keys: Iterable[str], nonce: str) -> list[str]:
 def _check_person(request: ErasureRequest, role: Role, trust: Trust) -> str:
     """Check the signature of the author or the approver of a request. Return the person's name. Raises: UsageError."""
     signature = request.author if role == "author" else request.approver
-    assert signature is not None, "asked before"
+    assert signature is not None, "the caller has looked"
     signer = trust.signer(signature.key)
     if signer is None:
         raise UsageError(f"the key {signature.key} of its {role} is none of the signers file")
     right = "author" if role == "author" else "approve"
-    if right not in signer.may or signer.only is not None:
+    if right not in signer.may or signer.only is not None:  # only: the key is withdrawn or has expired
         raise UsageError(f"{signer.name} may not sign a request as its {role}")
     if not is_signed(_statement(request, role), signature.signature, signature.key):
         raise UsageError(f"the request is not what {signer.name} has signed as its {role}; sign a new one")

@@ -53,7 +53,7 @@ from cep.nfa.lists import GivenList, given_lists
 from cep.rulebook.compatible import cache_checked
 from cep.rulebook.lock import oldest_first, read_lock
 from cep.rulebook.meaning import content_hash
-from cep.rulebook.trust import Signable, digest_of, line_of
+from cep.rulebook.trust import Signable, digest_of, version_line
 
 _TEXTS_CACHED = 4_096  # rules and the lists of their patterns are read one after the other
 _LIST = re.compile(r"\blist\b")
@@ -105,14 +105,14 @@ class _PatternTexts:
 
 
 def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
-    """Return the lists that patterns of a folder's rules declare with entries, and a line for each problem."""
+    """Return the lists with entries that the pattern files of a folder's rules declare, and a line for each problem."""
     lists: dict[tuple[str, str], tuple[GivenList, Path]] = {}
     problems: list[str] = []
     root = root_of_rules(directory)
     files = {rule.file for rule in _rule_files(directory, root)}
-    glance = _Glance(root)
+    quick_search = _QuickListSearch(root)
     for path in sorted({directory / file for file in files}):
-        if not glance.may_declare(path):
+        if not quick_search.may_declare(path):  # most files declare none: it takes long to compile them
             continue
         declared_lists = given_lists(load_files([path], root))
         problems += [f"{path}: {d.code} {d.message}" for d in declared_lists.diagnostics if d.is_error]
@@ -164,7 +164,7 @@ def root_of_rules(directory: Path) -> Path:
     return repository_of(real) or (real if above == Path(above.anchor) else above)
 
 
-class _Glance:
+class _QuickListSearch:
     """A quick look for pattern files that may declare lists: reading all of them completely is slow."""
 
     def __init__(self, root: Path) -> None:
@@ -230,6 +230,7 @@ def _parsed(text: bytes) -> tuple[RuleFile | None, list[Problem]]:
 
 
 def _read_rule(name: str, folder: Folder, texts: _PatternTexts) -> UpsertRecord | list[str]:
+    """Read a rule file and the pattern file that it names. Return the rule's record, or the problems."""
     try:
         text = folder.read(name, RULE_FILE_BYTES_MAX)
     except UnreadableError as error:
@@ -237,8 +238,7 @@ def _read_rule(name: str, folder: Folder, texts: _PatternTexts) -> UpsertRecord 
     rule, mistakes = _parsed(text)
     if rule is None:
         return [str(problem) for problem in mistakes]
-    if f"{rule.id}.toml" != name:
-        # One file a rule: two files with the same id would fight over its versions.
+    if f"{rule.id}.toml" != name:  # otherwise two files could have different rules under one id and version
         return [f"$.id: is `{rule.id}`, but the file is named `{name}`; name the file `{rule.id}.toml`"]
     try:
         source = texts.text(rule.file)
@@ -307,7 +307,7 @@ Version = tuple[int, str]  # a version and the hash by which a later change name
 
 def change_path(directory: Path, record: Signable) -> Path:
     """Return the file of a change below a folder of rules."""
-    line = line_of(record)
+    line = version_line(record)
     if isinstance(record, SnoozeRecord) and record.key is not None:
         line = f"{record.id}.snooze.{hashlib.sha256(record.key.encode()).hexdigest()[:_SHORT]}"
     if isinstance(record, ListRecord):
@@ -336,7 +336,7 @@ def read_change(path: Path) -> list[Signable]:
             why = "; ".join(map(str, problems)) or "a heartbeat is no change"
             raise UsageError(f"{path}:{number}: {why}; restore it from version control, or sign the change again")
         records.append(record)
-    if not records or len({(line_of(record), record.version) for record in records}) > 1:
+    if not records or len({(version_line(record), record.version) for record in records}) > 1:
         raise UsageError(f"{path} is not one change; restore it from version control, or sign the change again")
     return records
 
@@ -372,10 +372,10 @@ def version_before(directory: Path, record: UpsertRecord | RetireRecord | Rollba
 
 def last_of(records: Iterable[Signable], record: Signable) -> Version:
     """Return the version that a change follows among the records of a control topic; (0, "") if it is the first."""
-    line = line_of(record)
+    line = version_line(record)
     versions = {
         other.version: digest_of(other)
         for other in records
-        if not isinstance(other, HeartbeatRecord) and line_of(other) == line and other.version < record.version
+        if not isinstance(other, HeartbeatRecord) and version_line(other) == line and other.version < record.version
     }
     return max(versions.items(), default=(0, ""))

@@ -47,16 +47,16 @@ from cep.model.rule import (
 )
 from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.outcome import Outcome, Refusal
-from cep.rulebook.trust import Signable, digest_of, erased_line, line_of, names_key, snoozed_key
+from cep.rulebook.trust import Signable, digest_of, erased_line, names_key, snoozed_key, version_line
 
 _SHORT = 12  # characters of a hash that a person reads
 _SHOWN = ("version", "hash", "after", "by", "reason", "earlier")
-_SHADOW = "/shadow"  # the end of a line's name (statement.line_of)
+_SHADOW = "/shadow"  # the end of a line's name (trust.version_line)
 
 
 def chain_of(record: Signable) -> str:
     """Return the name of the chain of versions that a record belongs to. A rule has one, shadows and all."""
-    return record.id if isinstance(record, UpsertRecord | RollbackRecord | RetireRecord) else line_of(record)
+    return record.id if isinstance(record, UpsertRecord | RollbackRecord | RetireRecord) else version_line(record)
 
 
 def item_of(record: Signable) -> str:
@@ -65,11 +65,11 @@ def item_of(record: Signable) -> str:
 
 
 def hash_of(record: Signable) -> str:
-    """Return a hash of what a record changes: equal for two records that differ in start, sender and reason only."""
+    """Return the hash of the change in a record: equal for records that differ in start, sender and reason only."""
     if isinstance(record, UpsertRecord | RollbackRecord):
         return content_hash(record.as_upsert() if isinstance(record, RollbackRecord) else record)
     if isinstance(record, ListRecord) and (record.whole is not None or record.stored is not None):
-        return record.whole or ""  # the hash of all parts of a change; "" for a job's first lists: equal to any other
+        return record.whole or ""  # the hash of all parts of a change; "" is unknown, and conflicts with no other hash
     facts: list[Any] = [record.kind, chain_of(record), record.version]
     if isinstance(record, SnoozeRecord):
         facts.append(record.until)
@@ -81,15 +81,15 @@ def hash_of(record: Signable) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TakenVersion:
-    """A version of a rule, list, pause or snooze that a job has taken. An earlier build may not have stored its `hash`.
+    """A version of a rule, list, pause or snooze (suppression of a rule's alerts for a time) that a job has taken.
 
-    `after` is the version that it was written to change, None if its record does not say. `earlier` is the hash that
-    builds before 0.3 gave it, if that is another one. `signed` is the hash of the signed record, which the next signed
-    change has to name; None if this is not the last version with valid signatures.
+    `hash` is of its content; the `changes` of the next record name it. `earlier` is the same by builds before 0.3 if it
+    differs. `after` is the version that it was written to change, None if its record does not say. `signed` is the hash
+    that the next signed change has to name; None if this is not the last version with valid signatures.
     """
 
     version: int
-    hash: str
+    hash: str  # "": a build that did not store it
     after: int | None = None
     by: str | None = None
     reason: str | None = None
@@ -113,18 +113,18 @@ class TakenVersion:
 
 @dataclass(frozen=True)  # without slots: it remembers its JSON
 class Chain:
-    """The last versions of one rule, pause, snooze or list, the lowest first, with the last shadow and signed ones."""
+    """The last few versions of a rule, pause, snooze or list, the lowest first, and the last signed and shadow ones."""
 
     entries: tuple[TakenVersion, ...]
 
     @cached_property
     def data(self) -> str:
-        """The chain as JSON, so that a change of one costs the others nothing."""
+        """The chain as JSON. It is cached, because a rulebook is saved after each change of one of its chains."""
         return json.dumps([entry.saved() for entry in self.entries], ensure_ascii=False)
 
     @property
-    def taken(self) -> tuple[TakenVersion, ...]:
-        """The versions that the status report shows: the last few."""
+    def recent(self) -> tuple[TakenVersion, ...]:
+        """The last few versions: the status report shows them, and a new record is compared with them."""
         return self.entries[-CHAIN_VERSIONS_MAX:]
 
     @cached_property
@@ -141,10 +141,10 @@ class Chain:
         return sum(entry.signed is not None for entry in self.entries)
 
     def with_entry(self, entry: TakenVersion) -> Chain:
-        """Return the chain with an entry, or with another value of one, and without entries that nobody needs."""
+        """Return the chain with an entry, which replaces the entry of its version, and without entries to forget."""
         others = (e for e in self.entries if (e.version, e.is_shadow) != (entry.version, entry.is_shadow))
         entries = sorted((*others, entry), key=lambda one: one.version)
-        last = {e.is_shadow: e for e in entries}
+        last = {e.is_shadow: e for e in entries}  # the last live entry, and the last one in shadow
         last_signed = {e.is_shadow: e for e in entries if e.signed is not None}
         entries = [e if e in last_signed.values() else replace(e, signed=None) for e in entries]
         needed = (*entries[-CHAIN_VERSIONS_MAX:], *last.values(), *last_signed.values())
@@ -188,8 +188,8 @@ class Ledger:
         """Return the hash of the version that a rollback goes back to; empty if it is not among the last versions."""
         if not isinstance(record, RollbackRecord):
             return ""
-        taken = self._chain(record.id).taken
-        return next((entry.hash for entry in taken if entry.version == record.to_version), "")
+        recent = self._chain(record.id).recent
+        return next((entry.hash for entry in recent if entry.version == record.to_version), "")
 
     def is_behind(self, record: Signable) -> bool:
         last = self.last(chain_of(record))
@@ -215,7 +215,7 @@ class Ledger:
         last = next(reversed(chain.entries), TakenVersion(0, ""))
         written_against = record.changes  # a version, so that two people cannot overwrite each other's changes
         before = max(last.version, 0 if written_against is None else written_against.version)
-        if record.version > VERSION_FREE_MAX and record.version > before + 1:  # lower ones may leave out numbers
+        if record.version > VERSION_FREE_MAX and record.version > before + 1:  # below, numbers may be left out
             return Outcome(
                 "refused",
                 f"versions above {VERSION_FREE_MAX} count up one by one, or none would be left; send it as version "
@@ -223,30 +223,30 @@ class Ledger:
             )
         if not chain.entries:
             return None
-        same = next((entry for entry in chain.taken if entry.version == record.version), None)
-        if same is not None:
-            is_other = same.hash and same.hash != hash_of(record)
-            return _conflict(f"{same.text} was first", last) if is_other else None
+        first = next((entry for entry in chain.recent if entry.version == record.version), None)
+        if first is not None:  # the job has taken this version: the record is a copy, or of another sender
+            is_other = first.hash and first.hash != hash_of(record)
+            return _conflict(f"{first.text} was first", last) if is_other else None
         if isinstance(record, ListRecord) or written_against is None:
             return None  # versions of a list wait for each other
-        if record.version < last.version:  # it is late: did the next version take no notice of it?
-            follower = next(entry for entry in chain.taken if entry.version > record.version)
+        if record.version < last.version:  # it is late: was the next version written without it?
+            follower = next(entry for entry in chain.recent if entry.version > record.version)
             is_skipped = follower.after is not None and follower.after < record.version  # it changes an older version
             return _conflict(f"{follower.text} was first", last) if is_skipped else None
         version, digest = written_against.version, written_against.hash
-        is_other = version == last.version and last.hash and digest not in ("", last.hash, last.earlier)
-        if version < last.version or is_other:  # `earlier` is the hash of builds before 0.3, "" a lacking one
+        is_other = version == last.version and last.hash and digest not in ("", last.hash, last.earlier)  # "": unknown
+        if version < last.version or is_other:  # `earlier`: the hash that builds before 0.3 gave the last version
             return _conflict(f"it was written against version {version or 'none'}, and {last.text} holds", last)
         return None
 
     def outcome_of_signed(self, record: Signable, list_version: int) -> Outcome | None:
-        """Refuse or ignore a signed record that does not follow the last signed one. Return None if it may apply."""
+        """Refuse a signed record unless it names the last signed version: an old one may come again. Otherwise None."""
         assert record.signed is not None, "its signatures count"
         if isinstance(record, ListRecord):
             # Lists: parts of a version may come in any order, and versions wait for each other.
             return _replayed(record.version, list_version) if record.version < list_version else None
-        last = self._chain(chain_of(record)).last_signed(is_shadow=_is_shadow(record))
-        if last is None:  # the first signed change; the memory for last ones is limited
+        last = self._chain(chain_of(record)).last_signed(is_shadow=_is_shadow(record))  # of the rule, pause or snooze
+        if last is None:  # the first signed change; the memory for the last ones of all rules is limited
             if self._signed_count >= SIGNED_LINES_MAX:
                 return Outcome("refused", f"{SIGNED_LINES_MAX} rules, pauses and snoozes have changed: the limit")
             return None
@@ -265,9 +265,9 @@ class Ledger:
         return None
 
     def _chain(self, name: str) -> Chain:
-        return self._chains.get(self._known(name), _NO_CHAIN)
+        return self._chains.get(self._stored_name(name), _NO_CHAIN)
 
-    def _known(self, name: str) -> str:
+    def _stored_name(self, name: str) -> str:
         """Return the name under which a chain is here: another one after its key was erased."""
         erased = erased_line(name) if name not in self._chains and snoozed_key(name) is not None else name
         return erased if erased in self._chains else name
@@ -275,15 +275,15 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------ changes
 
     def take(self, record: Signable, *, is_applied: bool = True, signers_version: int | None = None) -> None:
-        """Add a record that the rulebook has applied, or that waits (as a part of a list), to its chain of versions.
+        """Add a record that the rulebook has applied, or that waits (as a part of a list), to the versions of its item.
 
         `signers_version` is the version of the signers file with which its signatures are valid; None without signers.
         """
-        name = self._known(chain_of(record))
+        name = self._stored_name(chain_of(record))
         chain = self._chains.get(name, Chain(()))
         is_shadow, is_signed = _is_shadow(record), signers_version is not None
         same_version = [entry for entry in chain.entries if entry.version == record.version]
-        # An earlier build wrote entries without a hash, one for the live and one for the shadow version of a number.
+        # Entries without a hash are of an earlier build, which had two for a number: of a live and a shadow version.
         if not any(entry.hash or entry.is_shadow == is_shadow for entry in same_version):  # the record is not there
             after = None if record.changes is None else record.changes.version
             by, reason = (None if text is None else hide_card_numbers(text) for text in (record.by, record.reason))
@@ -328,7 +328,7 @@ class Ledger:
                 self._chains[record.id] = chain
 
     def take_saved_version(self, line: str, version: int, digest: str = "", signed: str | None = None) -> None:
-        """Remember the version of a line (statement.line_of) that an earlier build has saved elsewhere, if above 0."""
+        """Remember the version of a line (trust.version_line) that an earlier build has saved elsewhere, if above 0."""
         is_shadow = line.endswith(_SHADOW) and snoozed_key(line) is None
         name = line.removesuffix(_SHADOW) if is_shadow else line
         chain = self._chains.get(name, Chain(()))
@@ -339,7 +339,7 @@ class Ledger:
 
     def without(self, keys: Collection[str]) -> Ledger:
         """Return the ledger without erased keys (of persons): in the names of snoozes, in reasons, and in refusals."""
-        gone = set(keys)
+        gone = set(keys)  # a chain, the versions of a snooze, stays under the hash of its key: old records are refused
         other = Ledger(
             {
                 erased_line(name) if snoozed_key(name) in gone else name: Chain(
@@ -350,7 +350,7 @@ class Ledger:
         )
         other.refusals, other.unverified = (
             {name: refusal for name, refusal in refusals.items() if not names_key(f"{refusal.reason} {name}", keys)}
-            for refusals in (self.refusals, self.unverified)
+            for refusals in (self.refusals, self.unverified)  # unverified: of records without valid signatures
         )
         other.signers_version = self.signers_version
         return other
@@ -368,7 +368,7 @@ class Ledger:
 
     def report(self) -> dict[str, list[dict[str, Any]]]:
         """Return the last versions of every chain as JSON values, as the status shows them."""
-        return {name: [entry.to_json() for entry in chain.taken] for name, chain in sorted(self._chains.items())}
+        return {name: [entry.to_json() for entry in chain.recent] for name, chain in sorted(self._chains.items())}
 
     @property
     def data(self) -> str:
@@ -413,7 +413,7 @@ def _drop_refusal(refusals: dict[str, Refusal], record: Signable) -> None:
 
 
 def _is_shadow(record: Signable) -> bool:
-    return line_of(record) != chain_of(record)
+    return version_line(record) != chain_of(record)
 
 
 def _earlier_hash(record: Signable) -> str | None:

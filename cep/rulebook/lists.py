@@ -60,17 +60,17 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _ListVersions:
-    versions: tuple[_Version, ...] = ()
-    waiting: tuple[_Waiting, ...] = ()
+    versions: tuple[_Version, ...] = ()  # applied ones
+    waiting: tuple[_Waiting, ...] = ()  # each until all its parts have come and the version before it is applied
 
     @property
     def last(self) -> _Version:
         return self.versions[-1] if self.versions else _NO_VERSION
 
-    def next(self) -> _Waiting | None:
-        """Return the lowest version that is whole and whose version before is applied."""
-        whole = (w for w in sorted(self.waiting, key=lambda w: w.version) if len(w.parts) == w.parts_count)
-        return next((w for w in whole if w.change == "replace" or w.version == self.last.version + 1), None)
+    def next_ready(self) -> _Waiting | None:
+        """Return the lowest version that can be applied now: it has all its parts, and changes the last one or none."""
+        with_all_parts = (w for w in sorted(self.waiting, key=lambda w: w.version) if len(w.parts) == w.parts_count)
+        return next((w for w in with_all_parts if w.change == "replace" or w.version == self.last.version + 1), None)
 
 
 class RuleLists:
@@ -87,7 +87,7 @@ class RuleLists:
         return other
 
     def apply(self, record: ListRecord, last_event_ms: int | None) -> Outcome:
-        """Apply one record: a version, or a part of one, which waits for the others. Raises: StateError from the store.
+        """Add one record: a version, or a part of one. Apply each version that has all its parts. Raises: StateError.
 
         `last_event_ms` is the last event time that has been matched; None before the first event.
         """
@@ -112,11 +112,11 @@ class RuleLists:
             return checked_part
         parts = tuple(sorted((*waiting.parts, (record.part, checked_part))))
         others = tuple(w for w in listed.waiting if w.version != record.version)
-        settled, outcome = self._apply_ready_versions(
+        updated, outcome = self._apply_ready_versions(
             list_key, replace(listed, waiting=(*others, replace(waiting, parts=parts))), last_event_ms
         )
-        if settled is not None:
-            self._lists[list_key] = settled
+        if updated is not None:
+            self._lists[list_key] = updated
         return outcome
 
     def version(self, name: str, kind: str) -> int:
@@ -189,9 +189,9 @@ class RuleLists:
         self, list_key: ListKey, listed: _ListVersions, last_event_ms: int | None
     ) -> tuple[_ListVersions | None, Outcome]:
         """Apply every version whose parts have all arrived. Return the list, and the outcome for the new record."""
-        note, late_ms, from_ms, count = "", 0, 0, 0
-        while (ready := listed.next()) is not None:
-            version = self._content(list_key[1], listed, ready)
+        note, late_ms, from_ms, count = "", 0, 0, 0  # late_ms: the sum of how much later than asked the versions start
+        while (ready := listed.next_ready()) is not None:  # a version may have waited for the one before it
+            version = self._built_version(list_key[1], listed, ready)
             if isinstance(version, Outcome):
                 return None, version
             from_ms, late = start_of(ready.effective_ms, last_event_ms)
@@ -206,8 +206,9 @@ class RuleLists:
         self._timelines = None
         return listed, Outcome("applied", note, late_ms=late_ms, from_ms=from_ms)
 
-    def _content(self, kind: str, listed: _ListVersions, ready: _Waiting) -> _Version | Outcome:
-        """Compute the sets of a version, `base` plus `added` minus `removed`. Store each under a hash of its origin."""
+    def _built_version(self, kind: str, listed: _ListVersions, ready: _Waiting) -> _Version | Outcome:
+        """Build a version as sets, `base` plus `added` minus `removed`. The name of each is a hash of the change and of
+        the sets before, so that every process has the same names. Few changes leave the `base` as it is."""
         names = [name for _, name in ready.parts]  # of the sets of the record's entries
         if ready.change == "replace":
             base = names[0] if len(names) == 1 else name_of("replace", kind, *names)

@@ -34,7 +34,7 @@ _LOCKED = re.compile(r"^(?:\[(.+)\]|(\d{1,10}) = )", re.MULTILINE)
 
 _LIST = "list:"
 
-Lock = dict[str, dict[int, str]]
+Lock = dict[str, dict[int, str]]  # by rule and version: the hash of its meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class LockProblem:
 
 
 def read_lock(directory: Path) -> Lock:
-    """Read the lock of a folder of rules; empty if it is missing. Raises: UsageError for an invalid file."""
+    """Read the lock file of a folder of rules: a hash of each version's meaning; {} if missing. Raises: UsageError."""
     path = directory / LOCK_FILE
     if not path.exists():
         return {}

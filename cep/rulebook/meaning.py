@@ -31,21 +31,21 @@ _canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",
 
 @dataclass(frozen=True)
 class _Declaration:
-    """A declaration in a pattern file, to be hashed: its number in the file, its name and its tokens."""
+    """A declaration in a pattern file, to be hashed: its number in the file, its name, and its tokens as written."""
 
     number: int
     name: str
-    spelled: list[str]
+    tokens: list[str]
 
     @cached_property
     def text(self) -> str:
         """The name and the tokens as JSON, with a repetition `{3}` as `{3,3}`."""
-        return json.dumps((self.name, _without_last_commas(_with_both_counts(self.spelled))))
+        return json.dumps((self.name, _without_last_commas(_with_both_counts(self.tokens))))
 
     @cached_property
     def earlier_text(self) -> str:
         """The text as builds before 0.3 wrote it: a repetition `{3}` stays `{3}`, although `{3,3}` means the same."""
-        return json.dumps((self.name, _without_last_commas(self.spelled)))
+        return json.dumps((self.name, _without_last_commas(self.tokens)))
 
 
 def content_hash(record: UpsertRecord) -> str:
@@ -74,20 +74,20 @@ def _content_hash(record: UpsertRecord, source_hash: str) -> str:
 
 @lru_cache(_TEXTS_CACHED)
 def _hashes(source: str, pattern: str) -> tuple[str, str]:
-    """Hash a pattern with all declarations that it names. Return the hash, and the one that earlier builds computed."""
+    """Hash a pattern with all declarations that it names. Return the hash, and the one that builds before 0.3 had."""
     patterns, declared = _declared(source)
     same_name = [declarations[pattern] for declarations in (patterns, declared) if pattern in declarations]
     if same_name:  # a pattern and another declaration may have one name: the last in the file counts
         declared = {**declared, pattern: max(same_name, key=attrgetter("number"))}
-    tokens = declared[pattern].spelled if same_name else ()
-    is_over_all = "over" in tokens and _OVER_ALL in pairwise(tokens)  # `over all` reads all events with its key
+    tokens = declared[pattern].tokens if same_name else ()
+    is_over_all = "over" in tokens and _OVER_ALL in pairwise(tokens)  # it reads all event types with its key
     event_types = _event_types_with(_key(tokens), declared) if is_over_all else ()
     pending, used = [pattern, *event_types], dict[str, _Declaration]()
     while pending:
         name = pending.pop()
         if name in declared and name not in used:
             used[name] = declared[name]
-            pending += [word for word in declared[name].spelled if word in declared and word.isidentifier()]
+            pending += [word for word in declared[name].tokens if word in declared and word.isidentifier()]
     in_order = [used[name] for name in sorted(used)]
     texts = [one.text for one in in_order], [one.earlier_text for one in in_order]  # only .text writes `{3}` as `{3,3}`
     text, earlier_text = (f"[{', '.join(each)}]" if used else source for each in texts)
@@ -95,14 +95,14 @@ def _hashes(source: str, pattern: str) -> tuple[str, str]:
     return digest, digest if text == earlier_text else hashlib.sha256(earlier_text.encode()).hexdigest()
 
 
-def _key(spelled: Iterable[str]) -> set[str]:
-    behind = dropwhile(lambda word: word != "by", spelled)
+def _key(tokens: Iterable[str]) -> set[str]:
+    behind = dropwhile(lambda word: word != "by", tokens)
     return {*takewhile(lambda word: word != "{", behind)} - {"by", *"(,)"}
 
 
 def _event_types_with(key: set[str], declared: Mapping[str, _Declaration]) -> tuple[str, ...]:
-    events = [declaration for declaration in declared.values() if declaration.spelled[0] == "event"]
-    return tuple(event.name for event in events if key <= set(filter(str.isidentifier, event.spelled)))
+    events = [declaration for declaration in declared.values() if declaration.tokens[0] == "event"]
+    return tuple(event.name for event in events if key <= set(filter(str.isidentifier, event.tokens)))
 
 
 @lru_cache(_SOURCES_CACHED)

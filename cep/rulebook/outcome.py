@@ -112,14 +112,14 @@ def runs_of_before(version: int, on_update: str, *, carries: bool) -> RunsReport
 class RuleReport:
     """One version in force, waiting for its start, or draining (it only finishes its open runs).
 
-    Pauses divide a version into parts with a report each. Event times, ms UTC: a match may start in [`from_ms`,
-    `starts_until_ms`) and goes on with events before `until_ms`. `epoch` counts the job's changes up to this one.
-    `past` has the histories for which the job lacks past events. `runs` says how the previous version's runs go on.
+    If it has been paused, each part between two pauses has its own report. A match may start at event times from
+    `from_ms` until before `starts_until_ms` (ms UTC); it goes on with events before `until_ms`. `past` lists the
+    histories whose past events the job has not stored. `runs` says how the previous version's runs go on.
     """
 
     rule_id: str
     version: int
-    epoch: int
+    epoch: int  # the number of changes that the job had applied with this one
     status: str
     content_hash: str
     from_ms: int
@@ -160,10 +160,10 @@ class RulebookReport:
     """The report of a rulebook that `cep` and the runners print. Counters start at 0 in every process.
 
     `epoch` counts the changes of this job; `content_hash` is the same for every job with the same records, in any
-    order. `last_versions` includes retired rules; `paused` are rules paused now or later. `taken` has the last versions
-    of every rule, pause, snooze and list. A rule that reads events of other rules runs at a later level: there are
-    `levels_count`, and `places` bound the level of a new rule. `lists_missing` are (name, type of entries) of missing
-    lists that rules use. `rule_late_ms` is the sum of the delays of changes that came late.
+    order. `last_versions` has a number for each rule, retired ones too; `taken` has also hash, sender and reason, for
+    the last few versions of every rule, pause, snooze and list. `paused` are rules paused now or later. A rule that
+    reads events of other rules runs at a later level, after them: there are `levels_count`, and `places` has
+    [the highest level of producers, the lowest of readers] by event type: a new rule runs between them.
     """
 
     epoch: int
@@ -175,11 +175,11 @@ class RulebookReport:
     snooze_versions: tuple[tuple[str, str | None, int], ...]
     refused: tuple[Refusal, ...]
     lists: tuple[ListReport, ...]
-    lists_missing: tuple[tuple[str, str], ...]
+    lists_missing: tuple[tuple[str, str], ...]  # (name, type of entries) of lists that rules read and nobody has sent
     taken: dict[str, list[dict[str, Any]]]
     levels_count: int | None
     places: list[Any] | None
     applied_count: int
     ignored_count: int
     refused_count: int
-    rule_late_ms: int
+    rule_late_ms: int  # the sum of the delays of changes that came after their start

@@ -36,7 +36,7 @@ from cep.rulebook.ledger import Ledger, TakenVersion, chain_of, hash_of, item_of
 from cep.rulebook.lists import ListKey, RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import ListReport, Outcome, PastReport
-from cep.rulebook.rulebook import LevelBounds, level_among
+from cep.rulebook.rulebook import LevelBounds, level_of_new_rule
 from cep.rulebook.trust import Signable
 
 
@@ -215,16 +215,16 @@ def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
 def rules_without_level(
     rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema
 ) -> dict[str, str]:
-    """Predict which rules the job refuses, and why: none of its levels (rules run level by level) is left for them."""
-    if status is None or status.get("places") is None:  # the bounds of the levels of new rules
+    """Predict which rules the job refuses because no level is free: readers of derived events run after producers."""
+    if status is None or status.get("places") is None:  # the highest level of producers, the lowest of readers
         return {}
     bounds, levels_count = LevelBounds.from_json(status["places"]), status["levels_count"]
     refused: dict[str, str] = {}
     for rule in rules:
-        level = level_among(rule, bounds, schema, levels_count)  # after the rules whose events it reads
+        level = level_of_new_rule(rule, bounds, schema, levels_count)  # after the rules whose events it reads
         if isinstance(level, str):  # it is the reason of the refusal
             refused[rule.rule_id] = level
-        else:
+        else:  # the next rules must find levels before or after it
             bounds = bounds.joined(LevelBounds.of([replace(rule, level=level)]))
     return refused
 
@@ -255,17 +255,17 @@ class ListStep:
 
 
 def running_lists(status: Mapping[str, Any] | None, records: Sequence[ControlRecord]) -> dict[ListKey, ListReport]:
-    """Return the last version of each list: from the job's status, or from the control topic if that is newer."""
+    """Report the last version of each list, and versions that wait for parts: from the newer of status and topic."""
     lists = RuleLists(ListStore())
     for record in records:
         if isinstance(record, ListRecord):
             lists.apply(record, None)
     reports = {(report.name, report.of): report for report in lists.report()}
     for entry in (status or {}).get("lists", ()):
-        from_ms = TIME_MS_MIN if entry["from_ms"] is None else entry["from_ms"]  # one that has held ever since
+        from_ms = TIME_MS_MIN if entry["from_ms"] is None else entry["from_ms"]  # None: since the beginning of time
         report = ListReport(**{**entry, "from_ms": from_ms, "waiting": tuple(entry["waiting"])})
-        earlier = reports.get((report.name, report.of))
-        if earlier is None or (earlier.version, earlier.waiting) <= (report.version, report.waiting):
+        of_topic = reports.get((report.name, report.of))  # newer if it has more: a later version, or more waiting ones
+        if of_topic is None or (of_topic.version, of_topic.waiting) <= (report.version, report.waiting):
             reports[report.name, report.of] = report
     return reports
 
@@ -296,14 +296,14 @@ def _list_step(source: GivenList, running: ListReport | None, effective_at: str 
 
 
 def replacing(
-    name: str, of: str, version: int, entries: pa.Array, effective_at: str | None,
+    name: str, kind: str, version: int, entries: pa.Array, effective_at: str | None,
     change: Literal["replace", "add", "remove"] = "replace",
 ) -> list[ListRecord]:  # fmt: skip
-    """Build the one or more records that replace or change a list by these entries."""
+    """Build one or more records that replace or change a list. An equal `whole` marks them as parts of one change."""
     parts = list(_parts(entries))
     records = [
         ListRecord(
-            id=name, of=of, version=version, change=change, entries=part.to_pylist(), part=number, parts=len(parts),
+            id=name, of=kind, version=version, change=change, entries=part.to_pylist(), part=number, parts=len(parts),
         )
         for number, part in enumerate(parts, start=1)
     ]  # fmt: skip
@@ -345,13 +345,13 @@ def superseded_keys(keyed_records: Iterable[tuple[bytes, ControlRecord]], now_ms
 
 
 def refusal_of_values(change: ListRecord | SnoozeRecord, rules: Iterable[ControlRecord]) -> str | None:
-    """Return why a job with these rules refuses a change for its raw values, where rules see tokens; None if not."""
+    """Return why a job refuses raw values, such as card numbers, where its rules see tokens (keyed hashes); or None."""
     for record in rules:
         upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
         if not isinstance(upsert, UpsertRecord):
             continue
-        if change.id not in (upsert.source if isinstance(change, ListRecord) else upsert.id):
-            continue  # its text does not name the list, so that it need not be compiled
+        if change.id not in (upsert.source if isinstance(change, ListRecord) else upsert.id):  # a quick look at texts
+            continue  # the rule does not name the list, or is not the snoozed one: it need not be compiled
         schema = schema_of([upsert])
         pattern = compile_rule(upsert, schema, None)
         if isinstance(pattern, Outcome):

@@ -141,7 +141,7 @@ def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 
     """Group rules by level. If a rule has none, all get one of `levels_count`, or of as many as they need."""
     rule_list = list(rules)
     if any(rule.level is None for rule in rule_list):
-        levels = levels_before_matches(rule_list, schema, max(levels_count, levels_needed(rule_list)))
+        levels = initial_levels(rule_list, schema, max(levels_count, levels_needed(rule_list)))
     else:
         levels = [_level_of(rule) for rule in rule_list]
     grouped: list[list[DeployedRule]] = [[] for _ in range(max([levels_count - 1, *levels]) + 1)]
@@ -163,8 +163,8 @@ def earliest_levels(rules: Sequence[DeployedRule]) -> list[int]:
     return [levels[index] for index in range(len(rules))]
 
 
-def levels_before_matches(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
-    """Assign levels to rules before any match. Rules run level by level, producers of derived events before readers.
+def initial_levels(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
+    """Assign the levels of a new job. Rules run level by level, producers of derived events before their readers.
 
     A reader is as late as possible, so that producers can still be added before it. Other rules are at level 0.
     """
@@ -173,26 +173,26 @@ def levels_before_matches(rules: Sequence[DeployedRule], schema: Schema, levels_
     last = levels_count - 1
     reads = [_types_read(rule.pattern) for rule in rules]
     produced = [rule.pattern.produces for rule in rules]
-    latest = [_latest_level(rule, levels_count) for rule in rules]
+    latest = [_latest_level(rule, levels_count) for rule in rules]  # the last level that each may have
     for _ in range(levels_count):  # a chain of producers and readers has at most so many rules
         least_levels: dict[str, int] = {}  # by event type: the first level with a reader
         for names, level in zip(reads, latest, strict=True):
             for name in names:
                 least_levels[name] = min(level, least_levels.get(name, level))
         latest = [
-            level if name is None else min(level, least_levels.get(name, last) - 1)
+            level if name is None else min(level, least_levels.get(name, last) - 1)  # before its first reader
             for name, level in zip(produced, latest, strict=True)
         ]
     return [
-        max(late, early) if early or _is_any_derived(names, schema) else 0
-        for early, late, names in zip(earliest_levels(rules), latest, reads, strict=True)
+        max(last_level, first_level) if first_level or _is_any_derived(names, schema) else 0  # reads rules' events
+        for first_level, last_level, names in zip(earliest_levels(rules), latest, reads, strict=True)
     ]
 
 
-def level_among(rule: DeployedRule, bounds: LevelBounds, schema: Schema, levels_count: int) -> int | str:
-    """Return the level of a new rule, or the reason why it has none. The other rules keep their levels.
+def level_of_new_rule(rule: DeployedRule, bounds: LevelBounds, schema: Schema, levels_count: int) -> int | str:
+    """Return the level of a rule that is added to a job, or the reason why none is free. Other rules keep their levels.
 
-    Rules run level by level: producers of derived events (`bounds` has their levels) before their readers.
+    Rules run level by level: producers of derived events before their readers. `bounds` has the levels of both.
     """
     produced, names = rule.pattern.produces, _types_read(rule.pattern)
     producers, readers = bounds.highest_producer, bounds.lowest_reader
@@ -209,13 +209,13 @@ def level_among(rule: DeployedRule, bounds: LevelBounds, schema: Schema, levels_
                 f"level {level + 1} of the job's {levels_count}, where its runs are; start a job with both rules and "
                 "more `--levels`, in a new checkpoint folder"
             )
-    reads_derived_events = first > 0 or _is_any_derived(names, schema)
+    reads_derived_events = first > 0 or _is_any_derived(names, schema)  # otherwise no rule has to run before it: 0
     return last if reads_derived_events else 0  # as late as possible, so that a producer can still come before it
 
 
 def _latest_level(rule: DeployedRule, levels_count: int) -> int:
-    """Return the last level that leaves room for the patterns after the rule."""
-    return levels_count - 1 - max(rule.behind, int(rule.pattern.produces is not None))
+    """Return the last level that leaves a level for each pattern that may read the rule's events, one after another."""
+    return levels_count - 1 - max(rule.patterns_after, int(rule.pattern.produces is not None))
 
 
 def _level_of(rule: DeployedRule) -> int:
@@ -241,10 +241,8 @@ def _too_deep(levels_count: int, needed: int) -> str:
     )
 
 
-# The facts of a rule that its report begins with.
-_REPORTED = RuleReport.__slots__[:8]
-# Versions with one of these are matched; the others only end their predecessor.
-_MATCHING_STATUSES = ("shadow", "live")
+_REPORTED = RuleReport.__slots__[:8]  # the facts of a rule that its report begins with
+_MATCHING_STATUSES = ("shadow", "live")  # a version with another status only ends the previous one
 
 
 class Rulebook:
@@ -284,7 +282,7 @@ class Rulebook:
     @property
     def fingerprint(self) -> str:
         """Equal for rulebooks with the same matches: the key of cached programs. Refused records do not count."""
-        rules = (f"{r.epoch} {r.mark} {r.complete_ms} {r.unfolded_ms} {r.level}" for r in self.deployed())
+        rules = (f"{r.epoch} {r.mark} {r.complete_ms} {r.folded_since_ms} {r.level}" for r in self.deployed())
         text = "\n".join([repr(self.schema), *rules])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -292,12 +290,12 @@ class Rulebook:
     def content_hash(self) -> str:
         """Compute the SHA-256 of the newest version of each rule: of the rulebook after its last change has started.
 
-        Unlike the epoch, it does not depend on the order in which records came, how often, or on compaction.
+        It does not depend on the order in which records came, how often, or on the topic's removal of replaced ones.
         """
         rules = [
             [rule.rule_id, rule.version, rule.status, rule.content_hash]
             for rule in self.deployed()
-            if rule.starts_until_ms == TIME_MS_MAX
+            if rule.starts_until_ms == TIME_MS_MAX  # the newest version: no other one ends it
         ]
         last = [self._last_versions(name) for name in self.rules]
         text = json.dumps([sorted(rules), sorted(last), self._snooze_versions(), self.lists.last()])
@@ -308,15 +306,16 @@ class Rulebook:
     def apply(self, record: ControlRecord, last_event_ms: int | None, *, is_given: bool = False) -> Outcome:
         """Apply one control record. Return its outcome. Raises: StateError if the store of the lists refuses.
 
-        `last_event_ms` is the largest event time that has been matched, None before the first event: a change cannot
-        start before or at it, starts right after it instead, and says by how much it is late. If the job has signers
-        (`trust`), signatures are needed, but not for a list that comes with the job's first rules (`is_given`).
+        `last_event_ms` is the largest event time that has been matched, None before the first event. A change starts
+        after it at the earliest; its outcome says by how much it is late. If the job has signers (`trust`), signatures
+        are needed, but not for a list that comes with the job's first rules (`is_given`).
         """
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
         trust = None if is_given or self.trust is None else self.trust.after(last_event_ms)  # keys expire in event time
         unverified = None if trust is None else self._unverified(record, trust)
-        outcome = unverified or self.ledger.outcome(record) or self._outcome(record, last_event_ms)  # the first one
+        # The ledger refuses a record that does not follow the last one of its rule or list. The others are applied.
+        outcome = unverified or self.ledger.outcome(record) or self._outcome(record, last_event_ms)
         if outcome.kind in ("applied", "waiting"):
             signers_version = None if self.trust is None else self.trust.version
             self.ledger.take(record, is_applied=outcome.kind == "applied", signers_version=signers_version)
@@ -326,8 +325,8 @@ class Rulebook:
             self.epoch += 1
             self._deployed = None
             is_version = isinstance(record, UpsertRecord | RollbackRecord)
-            if is_version and self.levels_count is not None and outcome.from_ms == TIME_MS_MIN:
-                self.assign_levels(self.levels_count)  # again to all: no rule has runs that are stored by level
+            if is_version and self.levels_count is not None and outcome.from_ms == TIME_MS_MIN:  # before any event
+                self.assign_levels(self.levels_count)  # again to all rules: a producer runs before its readers
         elif outcome.kind == "refused":
             self.ledger.refuse(record, outcome)
         return outcome
@@ -345,7 +344,7 @@ class Rulebook:
     def assign_levels(self, levels_count: int) -> None:
         """Give every version its level of so many, before any match. A later version without a level is refused."""
         self.levels_count, rules = levels_count, [entry.rule for entry in self._entries()]
-        self._take_levels(rules, levels_before_matches(rules, self.schema, levels_count))
+        self._take_levels(rules, initial_levels(rules, self.schema, levels_count))
         self.level_bounds = LevelBounds.of(entry.rule for entry in self._entries())
 
     def keep_levels(self, levels_count: int) -> None:
@@ -359,12 +358,12 @@ class Rulebook:
     def forget(self, watermark_ms: int) -> int:
         """Drop every version that can neither start a match nor have an open run at the watermark. Return how many.
 
-        Expired pauses, snoozes and versions of lists are dropped too. A draining version without a `within` stays until
-        it is restarted or retired.
+        Expired pauses, snoozes and versions of lists are dropped too. A draining version (it only finishes its runs)
+        whose pattern has no `within` stays until it is restarted or retired.
         """
         count = 0
         for name, versions in tuple(self.rules.items()):
-            if versions.is_at_rest and watermark_ms < TIME_MS_MAX:
+            if versions.is_unaffected_by_time and watermark_ms < TIME_MS_MAX:  # TIME_MS_MAX: everything has ended
                 continue
             self.rules[name] = versions.settled(watermark_ms)
             count += len(versions.entries) - len(self.rules[name].entries)
@@ -400,13 +399,13 @@ class Rulebook:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         versions = self.rules.get(record.id, RuleVersions())
         if isinstance(record, PauseRecord | ResumeRecord):
-            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # a job begins with all past ones
+            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # many: a rebuilt job reads all
             if len(versions.pauses) >= limit:
                 return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit")
             pauses = with_pause_change(versions.pauses, from_ms, is_paused=isinstance(record, PauseRecord))
             outcome, versions = Outcome("applied"), replace(versions, pauses=pauses)
             if not any(self.ledger.versions(record.id)):  # no version of the rule, live or shadow, has come yet
-                outcome = Outcome("waiting", _lacking_rule(record.id))
+                outcome = Outcome("waiting", _lacking_rule(record.id))  # the pause counts once a version comes
         else:
             upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
             outcome, versions = self._change_version(versions, upsert, from_ms, has_matched=has_matched)
@@ -417,15 +416,15 @@ class Rulebook:
     def _change_version(
         self, versions: RuleVersions, record: UpsertRecord | RetireRecord, from_ms: int, *, has_matched: bool
     ) -> tuple[Outcome, RuleVersions]:
-        """Add a version of a rule, or refuse it. Return the outcome and the rule's versions after it."""
+        """Add a version of a rule from `from_ms` on, or refuse it. Return the outcome and the rule's versions then."""
         is_shadow = isinstance(record, UpsertRecord) and record.status == "shadow"
-        changes_count = len(versions.live) + len(versions.shadow)
-        limit = VERSIONS_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX
+        changes_count = len(versions.live) + len(versions.shadow)  # that wait, match, or drain (finish their runs)
+        limit = VERSIONS_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # at first, all past ones come
         if changes_count >= limit and not isinstance(record, RetireRecord):
             return Outcome(
                 "refused", f"{changes_count} older versions still wait or drain; retire the rule first"
             ), versions
-        entry, note = None, ""  # without an entry, as for a retirement, the change only ends the previous version
+        entry, note = None, ""  # no entry: a retirement only ends the previous version; note: for the outcome
         if isinstance(record, UpsertRecord):
             compiled = compile_rule(record, self.schema, self.key_domains)
             if isinstance(compiled, Outcome):
@@ -442,11 +441,11 @@ class Rulebook:
                     entry, note = self._with_completeness(entry, from_ms)
         drops_runs = entry is None or entry.record.on_update == "restart"
         change = Change(record.version, from_ms, drops_runs, entry)
-        changes = without_overtaken((*(versions.shadow if is_shadow else versions.live), change))
+        changes = without_overtaken((*(versions.shadow if is_shadow else versions.live), change))  # a higher one wins
         if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:  # take over its open runs
             entry, note = self._with_carried_runs(changes[-2].entry, entry, note)
             changes = (*changes[:-1], replace(changes[-1], entry=entry))
-        if entry is not None and self.level_bounds is not None:
+        if entry is not None and self.level_bounds is not None:  # it bounds the levels that later rules can have
             self.level_bounds = self.level_bounds.joined(LevelBounds.of([entry.rule]))
         if is_shadow:
             versions = replace(versions, shadow=changes)
@@ -468,14 +467,15 @@ class Rulebook:
         """Return a rule with its level, or why it has none. A level reads the events that earlier levels produce."""
         if self.levels_count is None or self.level_bounds is None:
             return rule  # `assign_levels` gives all rules their levels at the job's start
-        if from_ms == TIME_MS_MIN:  # no event is matched yet: afterwards `apply` gives all others new levels, too
+        if from_ms == TIME_MS_MIN:  # no event is matched yet: `apply` then gives all other rules new levels, too
             rules = [*(entry.rule for entry in self._entries()), rule]
             needed = levels_needed(rules)
             if needed > self.levels_count:
                 return _too_deep(self.levels_count, needed)
-            *_, new_level = levels_before_matches(rules, self.schema, self.levels_count)
+            *_, new_level = initial_levels(rules, self.schema, self.levels_count)  # the last level is the new rule's
             return replace(rule, level=new_level)
-        level = level_among(rule, self.level_bounds, self.schema, self.levels_count)  # a string is the reason why not
+        # Other rules have runs at their levels: it comes after its producers and before its readers, or is refused.
+        level = level_of_new_rule(rule, self.level_bounds, self.schema, self.levels_count)
         return level if isinstance(level, str) else replace(rule, level=level)
 
     def _with_completeness(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:

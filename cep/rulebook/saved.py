@@ -163,10 +163,10 @@ def rulebook_from_bytes(
 
 def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes]) -> Change:
     """Restore one change of a rule; a version that does not compile any more becomes a refusal."""
-    version, from_ms, drops_runs, entry, *final_times = saved  # ends that the watermark has passed
-    if entry is None:  # a retirement
+    version, from_ms, drops_runs, entry, *final_times = saved  # times that later changes cannot alter
+    if entry is None:  # a retirement: no version to match
         return Change(version, from_ms, drops_runs, None, *final_times)
-    digest, epoch, carries, *times = entry  # `carries`: the version whose open runs it takes over
+    digest, epoch, carries, *times = entry  # epoch: its number as a change; carries: whose open runs it takes over
     record, problems = parse_control(record_of(digest))
     if not isinstance(record, UpsertRecord):
         raise ValueError("; ".join(str(problem) for problem in problems) or "not an upsert")  # noqa: TRY004 of bytes
@@ -174,11 +174,11 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
     if isinstance(compiled, Outcome):
         book.ledger.set_aside(Refusal(record.id, record.version, compiled.full_reason))
         return Change(version, from_ms, drops_runs, None, *final_times)
-    complete_ms, unfolded_ms, level = (*times, None, None, None)[:3]  # earlier builds did not save all of them
+    complete_ms, folded_since_ms, level = (*times, None, None, None)[:3]  # earlier builds did not save all of them
     rule = replace(
         deployed_rule(record, compiled, epoch),
         complete_ms=tuple(complete_ms or ()),  # since when its histories have all their past events
-        unfolded_ms=tuple(unfolded_ms or ()),  # the same for keys with folded events (merged into an aggregate)
+        folded_since_ms=tuple(folded_since_ms or ()),  # the same for keys with folded events (merged into an aggregate)
         level=level,
     )
     return Change(version, from_ms, drops_runs, entry_of(record, rule, carries), *final_times)
@@ -186,10 +186,10 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
 
 def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
     """Convert the index of a build before 0.3. Now a ledger has the versions of each rule, pause, snooze and list."""
-    accepted = index.get("accepted") or {}  # the last signed changes
-    taken = dict(index.get("taken", {}))  # the versions that were taken, by rule or list
+    accepted = index.get("accepted") or {}  # the signers file's version; "last": version and hash of signed changes
+    taken = dict(index.get("taken", {}))  # by rule or list: the last versions of all changes, signed or not
     for name, rule in index["rules"].items():
-        live, _, _ = rule["versions"]  # the last live version
+        live, _shadow, _pause = rule["versions"]  # the last version of each: a higher one must be in shadow
         taken[name] = [{**entry, "is_shadow": entry["version"] > live} for entry in taken.get(name, ())]
     ledger = Ledger.from_json({name: chain for name, chain in taken.items() if chain})  # last versions of all kinds
     for name, rule in index["rules"].items():

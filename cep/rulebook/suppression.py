@@ -65,7 +65,7 @@ class Policies:
     `escalations` names the measure of each version that has `escalate`. `keys` are the key fields of each version.
     """
 
-    versions: dict[tuple[str, int], tuple[str | None, int]] = field(default_factory=dict)
+    by_version: dict[tuple[str, int], tuple[str | None, int]] = field(default_factory=dict)
     snoozes: tuple[SnoozeReport, ...] = ()
     escalations: dict[tuple[str, int], str] = field(default_factory=dict)
     keys: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -74,18 +74,18 @@ class Policies:
     def of(book: Rulebook) -> Policies:
         policies = Policies(snoozes=book.snoozes.report())
         for entry in (entry for versions in book.rules.values() for entry in versions.entries):
-            record, place = entry.record, (entry.record.id, entry.record.version)
-            policies.keys[place] = ",".join(entry.rule.pattern.key)
+            record, rule_version = entry.record, (entry.record.id, entry.record.version)
+            policies.keys[rule_version] = ",".join(entry.rule.pattern.key)
             if record.exclusive is not None or record.suppress is not None:
-                policies.versions[place] = record.exclusive, record.suppress_ms
+                policies.by_version[rule_version] = record.exclusive, record.suppress_ms
             if record.escalate is not None:
-                policies.escalations[place] = record.escalate
+                policies.escalations[rule_version] = record.escalate
         return policies
 
     def to_json(self) -> dict[str, Any]:
         escalations = [[*rule_version, name] for rule_version, name in sorted(self.escalations.items())]
         return {
-            "versions": [[*rule_version, *policy] for rule_version, policy in sorted(self.versions.items())],
+            "versions": [[*rule_version, *policy] for rule_version, policy in sorted(self.by_version.items())],
             "snoozes": [
                 [s.rule_id, s.key, None if s.from_ms <= TIME_MS_MIN else s.from_ms, s.until_ms] for s in self.snoozes
             ],
@@ -118,39 +118,39 @@ class Suppression:
     fired: Fired
 
 
-def suppress_alerts(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], LastAlert]) -> Suppression:
+def suppress_alerts(alerts: pa.Table, policies: Policies, earlier: Mapping[tuple[str, str], LastAlert]) -> Suppression:
     """Divide alerts into sent and suppressed ones.
 
     `alerts` are sorted by sort_alerts. Alerts of one rule and key must come in their order, also over several calls.
-    `memory` has the entries of earlier alerts. It is not changed, and only the needed entries are read.
+    `earlier` has the last alert of each rule and key. It is not changed, and only the needed entries are read.
     """
-    if not (policies.versions or policies.snoozes or pc.index(alerts["status"], SHADOW).as_py() >= 0):
+    if not (policies.by_version or policies.snoozes or pc.index(alerts["status"], SHADOW).as_py() >= 0):
         return Suppression(alerts, NO_ALERTS, (), {})
-    reasons = np.where(np.asarray(pc.equal(alerts["status"], SHADOW)), SHADOW, "").astype(object)
+    reasons = np.where(np.asarray(pc.equal(alerts["status"], SHADOW)), SHADOW, "").astype(object)  # "": to be sent
     detected_ms = np.asarray(alerts["detected_at"].cast(pa.int64()))
     for snooze in policies.snoozes:
         mask = np.asarray(pc.equal(alerts["rule_id"], snooze.rule_id))
         if snooze.key is not None:
             mask = mask & np.asarray(pc.equal(alerts["key"], snooze.key))
         reasons[mask & (snooze.from_ms <= detected_ms) & (detected_ms < snooze.until_ms) & (reasons == "")] = SNOOZED
-    fired = _exclude_and_suppress(alerts, detected_ms, reasons, policies, memory)
+    last = _exclude_and_suppress(alerts, detected_ms, reasons, policies, earlier)  # it adds to `reasons`, too
     goes_out = reasons == ""
     if goes_out.all():
-        return Suppression(alerts, NO_ALERTS, (), fired)
+        return Suppression(alerts, NO_ALERTS, (), last)
     return Suppression(
-        alerts.filter(pa.array(goes_out)), alerts.filter(pa.array(~goes_out)), tuple(reasons[~goes_out].tolist()), fired
+        alerts.filter(pa.array(goes_out)), alerts.filter(pa.array(~goes_out)), tuple(reasons[~goes_out].tolist()), last
     )
 
 
 def _exclude_and_suppress(
     alerts: pa.Table, detected_ms: np.ndarray, reasons: np.ndarray, policies: Policies,
-    memory: Mapping[tuple[str, str], LastAlert],
+    earlier: Mapping[tuple[str, str], LastAlert],
 ) -> Fired:  # fmt: skip
     """Write EXCLUDED or SUPPRESSED into `reasons`, where "" is an alert that goes out. Return the new last alerts."""
-    rules = alerts["rule_id"].to_pylist() if policies.versions else []
-    versions = alerts["version"].to_pylist() if policies.versions else []
+    rules = alerts["rule_id"].to_pylist() if policies.by_version else []  # by version: exclusive group, suppress time
+    versions = alerts["version"].to_pylist() if policies.by_version else []
     rule_versions = enumerate(zip(rules, versions, strict=True))
-    rows = [row for row, rule_version in rule_versions if rule_version in policies.versions and not reasons[row]]
+    rows = [row for row, rule_version in rule_versions if rule_version in policies.by_version and not reasons[row]]
     fired: Fired = {}
     if not rows:
         return fired
@@ -161,18 +161,18 @@ def _exclude_and_suppress(
     )
     fired_groups: set[tuple[str, int, str]] = set()  # a group, and the event on which one of its rules fired
     for *_, row, alert in ordered:
-        group, suppress_ms = policies.versions[rules[row], versions[row]]
+        group, suppress_ms = policies.by_version[rules[row], versions[row]]
         time_ms, rule_key = int(detected_ms[row]), (rules[row], alert["key"])
         group_event = (group or "", time_ms, alert["events"][-1]["event_id"])
         if group is not None and group_event in fired_groups:
             reasons[row] = EXCLUDED  # another rule of its exclusive group fired on the same event
             continue
         fired_groups.add(group_event)
-        last_alert = fired.get(rule_key) or memory.get(rule_key, (0, 0, 0, NO_MEASURE))
+        last_alert = fired.get(rule_key) or earlier.get(rule_key, (0, 0, 0, NO_MEASURE))
         last_ms, last_suppress_ms, last_rank, last_value = last_alert  # rank: of the severity; value: of `escalate`
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
-        is_suppressed = time_ms < last_ms + min(suppress_ms, last_suppress_ms)
+        is_suppressed = time_ms < last_ms + min(suppress_ms, last_suppress_ms)  # the last one is kept no longer
         if is_suppressed and rank <= last_rank and value <= last_value:
             reasons[row] = SUPPRESSED  # its rule fired on the key a short time ago, and it is not more serious
         elif suppress_ms:
@@ -219,8 +219,7 @@ def _last_alert(
     return time_ms, for_ms, rank, NO_MEASURE if value is None else float(value)
 
 
-# Many entries may be over at once, as after a quiet night. They go a few with each micro-batch.
-_AT_A_TIME = 1_000
+_AT_A_TIME = 1_000  # entries to drop with one micro-batch: many may be over at once, as after a quiet night
 
 
 class LastAlerts:
@@ -240,11 +239,11 @@ class LastAlerts:
         heapify(self._ends)
 
     def put(self, entries: Mapping[tuple[str, str], LastAlert | None]) -> None:
-        """Set the last alert of each rule and key; None removes it. Remember the previous values for `changed`."""
+        """Set the last alert of each rule and key; None removes it. `changed` will return the values from before."""
         for rule_key, entry in entries.items():
             previous = self.last.get(rule_key)
             self._before.setdefault(rule_key, previous)
-            if is_mark(rule_key[0]):  # no alert: a key whose events were flawed is stored here, too
+            if is_mark(rule_key[0]):  # no alert: under this name, a key is noted that had unreadable values
                 self.marks_count += (entry is not None) - (previous is not None)
             if entry is None:
                 self.last.pop(rule_key, None)

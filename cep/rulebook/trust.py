@@ -55,15 +55,14 @@ Role = Literal["author", "approver"]
 R = TypeVar("R", bound=Signable)
 _FORMAT, _HEARTBEAT_FORMAT = "cep change 1", "cep heartbeat 1"
 _OF_KEY = "/snooze/"
-# A signature is 128 characters; one of none stands where the author has not signed yet.
-_NONE = "0" * 128
+_NONE = "0" * 128  # in place of a signature, until the author has signed
 _NONCE_BYTES = 16
 
 
-def line_of(record: Signable) -> str:
-    """Return the name of the sequence of versions that a record belongs to; each sequence counts on its own."""
+def version_line(record: Signable) -> str:
+    """Return the name of a record's line: a sequence of versions that count up, independently of other lines."""
     match record:
-        case UpsertRecord(id=name, status="shadow"):
+        case UpsertRecord(id=name, status="shadow"):  # a rule on trial: it does not replace the live version
             return f"{name}/shadow"
         case RollbackRecord(id=name) if record.rule.status == "shadow":
             return f"{name}/shadow"
@@ -73,7 +72,7 @@ def line_of(record: Signable) -> str:
             return snooze_line(name, key)
         case ListRecord(id=name, of=kind):
             return f"list:{name}/{kind}"
-        case UpsertRecord(id=name) | RollbackRecord(id=name) | RetireRecord(id=name):
+        case UpsertRecord(id=name) | RollbackRecord(id=name) | RetireRecord(id=name):  # the live version
             return name
 
 
@@ -121,7 +120,7 @@ def statement(record: Signable, signed: Signed, role: Role) -> bytes:
         "author": signed.author.key,
         "rule_set": signed.rule_set,
         "kind": record.kind,
-        "line": line_of(record),  # its rule, pause, snooze or list: versions count up in each
+        "line": version_line(record),  # its rule, pause, snooze or list: versions count up in each
         "version": record.version,
         "meaning": digest_of(record) if is_rule else None,  # independent of layout and comments
         "record": body_hash(record),
@@ -185,11 +184,11 @@ HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The limits on the effects that a signer's rules may have on other rules, as patterns of names like in `rules`.
+    """The limits on the effects that a signer's rules may have on other rules, as patterns of names such as `card_*`.
 
-    groups: the exclusive groups that a rule may join, in which one rule silences the others; None: as `rules`.
-    produces: the event types that a rule may produce for other rules; None: as `rules`. events: the event types that a
-    rule may read. priority_min: the smallest `priority`; the rule with the smallest one of an exclusive group fires.
+    groups: the exclusive groups that a rule may join, in which one rule silences the others. produces: the event types
+    that a rule may produce for other rules. None: the names of rules that the signer may sign. events: the event types
+    that a rule may read. priority_min: the smallest `priority`; in an exclusive group, the smallest one fires.
     """
 
     groups: tuple[str, ...] | None = None
@@ -313,9 +312,9 @@ def _signer_from_json(data: Sequence[Any]) -> Signer:
 
 
 def reason_against(record: Signable, trust: Trust) -> Outcome | None:
-    """Check the signatures of a record (steps 1 to 4). Return its refusal, None if they count."""
+    """Check that the signers of a record may sign it and have signed it. Return its refusal, None if they have."""
     signed, needed = record.signed, trust.needed(record.kind)
-    if signed is None and isinstance(record, ListRecord) and record.stored is not None:
+    if signed is None and isinstance(record, ListRecord) and record.stored is not None:  # declared in a file
         return _refused(
             "unsigned",
             "its entries are not the entries that the signed rules name; look at what has changed in the list, and "
@@ -353,9 +352,9 @@ def reason_against_signers(trust: Trust, taken_version: int) -> Outcome | None:
     )
 
 
-def reason_against_rollback(record: Signable, target_hash: str, trust: Trust) -> Outcome | None:
-    """Refuse a rollback unless its rule is the version with the `target_hash` or is validly signed; None for others."""
-    if not isinstance(record, RollbackRecord) or content_hash(record.rule) == target_hash:
+def reason_against_rollback(record: Signable, taken_hash: str, trust: Trust) -> Outcome | None:
+    """Refuse a rollback whose rule is neither the version that the job has taken nor validly signed. Otherwise None."""
+    if not isinstance(record, RollbackRecord) or content_hash(record.rule) == taken_hash:  # of the version taken
         return None
     refusal = reason_against(record.rule, trust)
     if refusal is None:

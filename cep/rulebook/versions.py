@@ -60,10 +60,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A version that starts at `from_ms`. Without an entry it only ends the previous one: retired, a draft, forgotten.
+    """A version of a rule that starts at `from_ms`. Without an entry (retired, a draft) it only ends the previous one.
 
-    `drops_runs`: the open runs of earlier versions end at `from_ms`; otherwise they go on to their end. The last three
-    times depend on later changes and pauses. They are written here once the watermark has passed them.
+    `drops_runs`: the open runs of earlier versions end at `from_ms`; otherwise they go on to their end. The other three
+    times follow from later changes and from pauses: each is set here only when the watermark has passed it.
     """
 
     version: int
@@ -80,12 +80,12 @@ class Change:
         saved_entry: list[Any] | None = None
         if entry is not None:
             rule = entry.rule
-            last_facts: list[Any] = [rule.complete_ms, rule.unfolded_ms]  # times since when its past is complete
+            last_facts: list[Any] = [rule.complete_ms, rule.folded_since_ms]  # since when all past events are stored
             if rule.level is not None:
                 last_facts.append(rule.level)
-            elif not any(last_facts):  # complete since ever: left out, as by earlier builds
+            elif not any(last_facts):  # stored since the job's first event: left out, as by earlier builds
                 last_facts = []
-            saved_entry = [entry.digest, rule.epoch, entry.carries, *last_facts]  # carries: whose runs go on
+            saved_entry = [entry.digest, rule.epoch, entry.carries, *last_facts]  # epoch: count of changes up to it
         times = [self.starts_until_ms, self.until_ms, self.resumed_ms]  # ends: of its match starts, events, last pause
         return [self.version, self.from_ms, self.drops_runs, saved_entry, *times]
 
@@ -128,20 +128,20 @@ def shadows_not_ended(shadows: Iterable[Change], live_change: Change) -> tuple[C
 
 
 def timed_rules(changes: Sequence[Change], live: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
-    """Yield each version that matches events with its interval: when it starts matches, and until when it sees events.
+    """Yield each version that matches events, with its times. `changes` are all live or all shadow (on trial) versions.
 
-    `changes` are in order. If they are in shadow, `live` are the live ones: a higher live version ends a shadow version
-    and its runs, unless a still higher shadow version has started. A pause counts once it is over (`resumed_ms`).
+    A match may start from `from_ms` to `starts_until_ms`, when the next version begins, and goes on until `until_ms`. A
+    higher `live` version ends a shadow version and its runs, unless a still higher shadow version has started.
     """
     for number, change in enumerate(changes):
         if change.entry is None:
             continue  # a retirement, for example, only ends the previous version
-        later = changes[number + 1 :]
-        live_ends = [e.from_ms for e in live if e.version > change.version and not _is_overtaken(e, later)]
-        starts_until_ms = min([change.starts_until_ms, *(c.from_ms for c in later[:1]), *live_ends])
-        until_ms = min([change.until_ms, *(c.from_ms for c in later if c.drops_runs), *live_ends])
-        from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms
-        if from_ms >= starts_until_ms:
+        later_changes = changes[number + 1 :]
+        live_ends = [e.from_ms for e in live if e.version > change.version and not _is_overtaken(e, later_changes)]
+        starts_until_ms = min([change.starts_until_ms, *(c.from_ms for c in later_changes[:1]), *live_ends])
+        until_ms = min([change.until_ms, *(c.from_ms for c in later_changes if c.drops_runs), *live_ends])
+        from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms  # a pause that is over counts
+        if from_ms >= starts_until_ms:  # another version begins before this one, or before the end of its pause
             continue
         previous = changes[number - 1].version if number else 0
         takes_over_runs = change.entry.carries == previous and change.resumed_ms is None  # a pause drops all runs
@@ -183,20 +183,20 @@ def parts(rule: DeployedRule, pauses: Spans) -> Iterator[DeployedRule]:
 
 
 def settled(changes: Sequence[Change], live: Sequence[Change], pauses: Spans, watermark_ms: int) -> tuple[Change, ...]:
-    """Write the times that the watermark has passed into the changes of a rule, for they are final. Drop finished ones.
+    """Return a rule's changes without the finished ones, with the times that the watermark has passed: they are final.
 
-    A change is finished when its version can neither start a match (from `starts_until_ms` on) nor have an open run
-    (from `until_ms` on), and it has ended earlier versions. `live` changes end `changes` in shadow. `pauses` are over.
+    At `from_ms`, a change starts its version and ends earlier ones. It is finished once it has done so and its version
+    matches no more. If `changes` are shadow versions (on trial), `live` versions end them, too. `pauses` are over.
     """
-    rules = {change.version: rule for change, rule in timed_rules(changes, live)}
+    rules = {change.version: rule for change, rule in timed_rules(changes, live)}  # without retirements
     remaining: list[Change] = []
     for change in changes:
         rule = rules.get(change.version)
-        if rule is None or end_of(rule) <= watermark_ms:  # it matches nothing any more (a retirement: never)
-            if change.from_ms > watermark_ms:  # it is still to end earlier versions
+        if rule is None or end_of(rule) <= watermark_ms:  # no version is left that could match
+            if change.from_ms > watermark_ms:  # but the change has not ended earlier versions yet
                 remaining.append(change)
             continue
-        resumed_ms = max((end for _, end in pauses if end > rule.from_ms), default=change.resumed_ms)
+        resumed_ms = max((end for _, end in pauses if end > rule.from_ms), default=change.resumed_ms)  # last pause's
         if resumed_ms is not None and resumed_ms >= rule.starts_until_ms:
             continue  # the pause dropped its runs, and when it was over, the next version had begun
         starts_until_ms = rule.starts_until_ms if rule.starts_until_ms <= watermark_ms else change.starts_until_ms
@@ -255,8 +255,8 @@ class RuleVersions:
         return replace(self, live=_at_levels(self.live, levels), shadow=_at_levels(self.shadow, levels))
 
     @cached_property
-    def is_at_rest(self) -> bool:
-        """True if no time that passes changes anything: nothing is to end, drain, or come back from a pause."""
+    def is_unaffected_by_time(self) -> bool:
+        """True if no version or pause is to end, so that `settled` would change nothing at any watermark."""
         is_open = all(rule.starts_until_ms == TIME_MS_MAX for rule in self.whole)
         return is_open and len(self.whole) == len(self.live) + len(self.shadow) and not self.pauses
 
@@ -298,11 +298,11 @@ def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> Deplo
         pattern=pattern,
         status=record.status,
         severity=record.severity,
-        priority=record.priority,
-        score=record.score,
+        priority=record.priority,  # among alerts of one event, the lowest comes first
+        score=record.score,  # passed on with each alert
         message=record.message,
-        # How many patterns may follow the rule, each reading the events that the previous one produces.
-        behind=0 if pattern.produces is None else chain_lengths_after(record.source)[record.pattern],
+        # The longest chain of readers, each of which reads events that the one before produces: they need later levels.
+        patterns_after=0 if pattern.produces is None else chain_lengths_after(record.source)[record.pattern],
     )
 
 

@@ -42,7 +42,7 @@ from cep.rulebook.lock import locked, problems_of_lock
 from cep.rulebook.meaning import content_hash, earlier_hash
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.rulebook.trust import Signable, digest_of, line_of
+from cep.rulebook.trust import Signable, digest_of, version_line
 from cep.runners.handover.payload import payload_in
 from cep.runners.spark.savepoint import save_for_both
 from cep.state.savepoints import load_lists, open_savepoint
@@ -401,7 +401,7 @@ def data(records: list[Signable], kind: str) -> tuple[bytes, ...]:
     """Return the records as JSON, each signed as the change of the one before of its line."""
     signed: dict[tuple[str, int], Signable] = {}
     for record in records:
-        line = line_of(record)
+        line = version_line(record)
         before = signed.get((line, record.version - 1))
         signed[line, record.version] = by_two(record, before) if kind == "signed" else record
     return tuple(record.to_json() for record in signed.values())

@@ -101,7 +101,7 @@ def suppresses(rulebook: Rulebook) -> bool:
     """Return True if the rules may hold back an alert. Otherwise a job lacks the stage for it."""
     policies = Policies.of(rulebook)
     is_shadow = any(rule.status == SHADOW for rule in rulebook.deployed())
-    return bool(policies.versions or policies.snoozes or is_shadow)
+    return bool(policies.by_version or policies.snoozes or is_shadow)
 
 
 def pack_history(job: Job, events: DataFrame, mapping: FieldMapping) -> DataFrame:

@@ -108,7 +108,7 @@ class SuppressStage:
 
     def _remembered(self, alerts: pa.Table, policies: Policies) -> tuple[LastAlerts, dict[int, Fired]]:
         """Read the last alerts of the keys that have alerts: all entries, and the entries by bucket."""
-        if not any(suppress_ms for _, suppress_ms in policies.versions.values()):
+        if not any(suppress_ms for _, suppress_ms in policies.by_version.values()):
             return LastAlerts(), {}
         pairs = zip(alerts["rule_id"].to_pylist(), alerts["key"].to_pylist(), strict=True)
         before: dict[int, Fired] = {}
