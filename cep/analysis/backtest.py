@@ -141,9 +141,9 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """The figures of the alerts as they are sent; `all_matches` also counts the alerts that suppression or a shadow
-    version keeps back. `about` describes the events and labels, `overlap` counts the frauds that each set of rules
-    finds. `days` counts the right, wrong and immature (too recent to judge) alerts by day and rule."""
+    """Figures for sent alerts, of all rules `together` as if they were one, and of each rule. `all_matches` also counts
+    alerts that suppression or a shadow version (which only records) keeps back. `overlap` counts the frauds that each
+    set of rules finds, `days` the right, wrong and immature (too recent to judge) alerts by day and rule."""
 
     about: Mapping[str, Any]
     together: Figures
@@ -215,19 +215,19 @@ def detections(history: History) -> Detections:
 def judge(
     history: History, labelled: LabelledEvents, all_alerts: Detections | None = None, *, is_sent_only: bool = False
 ) -> Judged:  # fmt: skip
-    """Judge each alert up to `labelled.as_of_ms`, the date of the labels. It is right if it binds an event of a fraud,
-    and immature instead if it binds an event too recent for a final label. `is_sent_only`: judge only sent alerts."""
+    """Judge each alert up to `labelled.as_of_ms`, the date of the labels, and find when rules first detect a fraud. An
+    alert is right if it binds an event of a fraud, but immature if it binds one too recent for a final label."""
     all_alerts = detections(history) if all_alerts is None else all_alerts
     at_ms = alert_times_ms(history, labelled)
     is_judged = at_ms <= labelled.as_of_ms
-    if is_sent_only:
+    if is_sent_only:  # without alerts that suppression or a shadow version keeps back
         is_judged &= all_alerts.is_sent
     is_of_judged = is_judged[all_alerts.bound_event_alert]
-    bound_alert = (np.cumsum(is_judged) - 1)[all_alerts.bound_event_alert[is_of_judged]]  # renumbered
+    bound_alert = (np.cumsum(is_judged) - 1)[all_alerts.bound_event_alert[is_of_judged]]  # among the judged
     bound_row = all_alerts.bound_event_row[is_of_judged]
     rule, detected_ms, count = all_alerts.rule[is_judged], at_ms[is_judged], int(is_judged.sum())
     is_right, is_immature = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    hits = np.flatnonzero(labelled.fraud[bound_row] >= 0)
+    hits = np.flatnonzero(labelled.fraud[bound_row] >= 0)  # the bound events that are part of a fraud
     is_right[bound_alert[hits]] = True
     is_immature[bound_alert[~labelled.is_mature[bound_row]]] = True
     first_ms = np.full((len(all_alerts.names), labelled.frauds_count), NEVER, np.int64)  # by rule and fraud
@@ -242,11 +242,11 @@ def judge(
 def backtest(
     history: History, labelled: LabelledEvents, all_alerts: Detections, sent_alerts: Judged, all_matches: Judged
 ) -> Backtest:
-    """Compute the figures of each rule and of all rules together: of `sent_alerts`, and of `all_matches`, which also
-    has suppressed alerts and shadow versions. `labelled` has the number of each event's fraud, -1 for none."""
+    """Compute the figures of each rule and of all rules together, for `sent_alerts` and for `all_matches`, which also
+    has suppressed alerts and alerts of shadow versions (recorded, never sent). `labelled.fraud` numbers the frauds."""
     all_rules = np.arange(len(sent_alerts.names))
     days = days_count(history.events, labelled)
-    fraud_count = labelled.records_count(labelled.fraud >= 0)
+    fraud_count = labelled.records_count(labelled.fraud >= 0)  # -1 stands for none
     arrived_count = labelled.records_count(_has_arrived(history.events, labelled))
     days_and_fraud_share = (days, fraud_count / max(1, arrived_count))
 
@@ -460,15 +460,16 @@ def time_text(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-NAMES = ("train", "validation", "test")
+_PART_NAMES = ("train", "validation", "test")
 _SHARES = (0.6, 0.8)  # of the time, where the parts end
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimePart:
     """One part of the history's time, [from_ms, until_ms): parameters are chosen on one part and judged on a later one.
-    `labelled` has the events with the frauds that were known at its end; `frauds` bool[F] are the ones that begin in
-    the part. An alert belongs to the part of its detection. `days` is its length, or the days with events if fewer."""
+    `labelled` has the events with the frauds that were known at its end, or for the test part at the date of the
+    labels. `frauds` bool[F] are the ones that begin in the part. An alert belongs to the part of its detection. `days`
+    is its length, or the days with events if fewer."""
 
     name: str
     from_ms: int
@@ -481,8 +482,8 @@ class Part:
         inside: NDArray[np.bool_] = (time_ms >= self.from_ms) & (time_ms < self.until_ms)
         return inside
 
-    def hits(self, judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (alert, fraud), int64[H] both, for each event of the part's frauds that the part's alerts bind."""
+    def alert_fraud_pairs(self, judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return an alert and its fraud, int64[H] each, for each event of the part's frauds that its alerts bind."""
         fraud = self.labelled.fraud[judged.bound_event_row]  # of each bound event, -1 for none
         rows = np.flatnonzero((fraud >= 0) & self.has(judged.detected_ms)[judged.bound_event_alert])
         rows = rows[self.frauds[fraud[rows]]]
@@ -496,37 +497,37 @@ class Part:
 
 def parts_of_time(
     events: Events, labelled: LabelledEvents, gap_ms: int, labelled_at: Callable[[int], LabelledEvents] | None = None
-) -> tuple[Part, ...]:
+) -> tuple[TimePart, ...]:
     """Divide the time into train, validation and test. A gap before the second and the third keeps matches in one part.
-    `labelled_at` returns the events with the frauds known at a time: a later report could not have influenced a choice.
-    Without it, each part has all of `labelled`."""
+    `labelled_at` returns the events with the frauds known at a time, for the first two: a later report could not have
+    influenced a choice. Test only measures, so it has all of `labelled`; without `labelled_at` each part has."""
     times = events.time_ms[events.time_ms <= labelled.as_of_ms]
     first, last = int(times.min(initial=labelled.as_of_ms)), int(times.max(initial=0)) + 1
-    known_at = labelled_at or (lambda _: labelled)
+    labelled_then = labelled_at or (lambda _: labelled)
     edges = [first, *(int(first + share * (last - first)) for share in _SHARES), last]
     parts = []
-    for index, (name, (low, high)) in enumerate(zip(NAMES, pairwise(edges), strict=True)):
+    for index, (name, (low, high)) in enumerate(zip(_PART_NAMES, pairwise(edges), strict=True)):
         begin = low + (gap_ms if index else 0)
-        part_labelled = labelled if name == NAMES[-1] else known_at(high - 1)
-        parts.append(_part((name, begin, max(begin, high)), times, part_labelled))
+        part_labelled = labelled if name == _PART_NAMES[-1] else labelled_then(high - 1)  # the last ms
+        parts.append(_time_part((name, begin, max(begin, high)), times, part_labelled))
     return tuple(parts)
 
 
-def _part(span: tuple[str, int, int], times: NDArray[np.int64], labelled: LabelledEvents) -> Part:
+def _time_part(span: tuple[str, int, int], times: NDArray[np.int64], labelled: LabelledEvents) -> TimePart:
     name, low, high = span
     times = times[(times >= low) & (times < high)]
     days = min((high - low) / DAY_MS, distinct_days(times))
-    return Part(name, low, high, (labelled.first_ms >= low) & (labelled.first_ms < high), labelled, float(days))
+    return TimePart(name, low, high, (labelled.first_ms >= low) & (labelled.first_ms < high), labelled, float(days))
 
 
-def whole_time(events: Events, labelled: LabelledEvents) -> Part:
+def whole_time(events: Events, labelled: LabelledEvents) -> TimePart:
     """Return all of the time as one part, with all frauds."""
     first = int(events.time_ms.min(initial=labelled.as_of_ms))
-    part = _part(("all", first, labelled.as_of_ms + 1), events.time_ms, labelled)
+    part = _time_part(("all", first, labelled.as_of_ms + 1), events.time_ms, labelled)
     return replace(part, frauds=np.ones(labelled.frauds_count, np.bool_))
 
 
-def check_frauds(parts: Sequence[Part]) -> None:
+def check_frauds(parts: Sequence[TimePart]) -> None:
     """Refuse a cut whose parts cannot be compared. Raises: UsageError with the number of frauds of each part."""
     empty = [part for part in parts if not part.frauds.any()]
     if empty:

@@ -34,13 +34,13 @@ from cep.testing.explain import Explainer
 from cep.testing.journal import Miss, Run, Trace, parts_of
 from cep.testing.trace import Interval, trace_key
 
-MATCH, NOTHING = "match", "no run began"
+MATCH, NO_RUN = "match", "no run began"
 _SEVERAL = "more than one condition"
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How far a rule came on a fraud. `step` is the last step of its furthest run: a variable, MATCH or NOTHING.
+    """How far a rule came on a fraud. `step` is the last step of its furthest run: a variable, MATCH or NO_RUN.
     `stopped` is the failed condition of the next step, with its variable; `story` shows it with values."""
 
     fraud: int
@@ -54,7 +54,7 @@ class Ending:
 @dataclass(slots=True)
 class Funnel:
     """How far frauds came in the pattern of a rule: counts by step, and by the condition that stopped them. `steps` go
-    from NOTHING to MATCH. `walked` frauds were traced; `skipped` would have taken too many steps."""
+    from NO_RUN to MATCH. `walked` frauds were traced; `skipped` would have taken too many steps."""
 
     rule: str
     steps: dict[str, int]
@@ -105,10 +105,11 @@ def first_events(measured: Measured) -> np.ndarray:
     return order[first]
 
 
-def walk_frauds(
+def trace_frauds(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], progress: Show = ignore_progress
 ) -> tuple[list[Funnel], list[Ending]]:
-    """Trace a sample of the frauds through every rule. Return a funnel per rule, and each fraud's ending per rule."""
+    """Trace a sample of the frauds through every rule. Return a funnel per rule, which counts how many frauds came as
+    far as each step, and an ending per rule and fraud: where and why the fraud's furthest run stopped."""
     deployment = measured.history.deployment
     rules = sorted(deployment.rulebook.deployed(), key=lambda rule: (rule.rule_id, rule.version))
     frauds = sampled(measured.labelled.frauds_count, REPORT_FRAUDS_WALKED_MAX)
@@ -120,20 +121,20 @@ def walk_frauds(
     for number, rule in enumerate(rules):
         progress("walking frauds", number, len(rules))
         domain = rule.pattern.key
-        chosen, batch, large_count = _affordable(keys[domain], batches[domain], REPORT_EVENTS_WALKED_MAX // len(rules))
+        chosen, batch, skipped = _choose_frauds(keys[domain], batches[domain], REPORT_EVENTS_WALKED_MAX // len(rules))
         frauds_by_key: dict[str, list[int]] = {}
         for index in chosen:
             key = keys[domain][index]
             if key is not None:
                 frauds_by_key.setdefault(key, []).append(frauds[index])
-        funnel, ends = _walk(measured, rule, batch, frauds_by_key)
-        funnel.skipped += large_count
+        funnel, ends = _trace_rule(measured, rule, batch, frauds_by_key)
+        funnel.skipped += skipped
         funnels.append(funnel)
         endings += ends
     return funnels, endings
 
 
-def _affordable(
+def _choose_frauds(
     keys: Sequence[str | None], batch: EventBatch, events_max: int
 ) -> tuple[list[int], EventBatch, int]:  # fmt: skip
     """Choose as many frauds as possible, evenly, so that the events of their keys stay below a limit. Return the chosen
@@ -152,13 +153,13 @@ def _affordable(
     return chosen, batch if rows.all() else batch.take(rows), len(keys) - len(small_indexes)
 
 
-def _walk(
+def _trace_rule(
     measured: Measured, rule: DeployedRule, batch: EventBatch, frauds_by_key: Mapping[str, list[int]]
 ) -> tuple[Funnel, list[Ending]]:
-    """Trace frauds through one rule, by the events of their keys in `batch`. Return the funnel, which counts how far
-    they came, and the ending of each fraud."""
+    """Trace frauds through one rule, by the events of their keys in `batch`. Return the funnel, which counts the frauds
+    by the last step that they reached and by the condition that stopped them, and the ending of each fraud."""
     deployment, pattern = measured.history.deployment, rule.pattern
-    names = dict.fromkeys((NOTHING, *(variable.name for variable in pattern.variables), MATCH))
+    names = dict.fromkeys((NO_RUN, *(variable.name for variable in pattern.variables), MATCH))
     funnel, endings = Funnel(rule.rule_id, dict.fromkeys(names, 0)), list[Ending]()
     if any(e.derived for e in deployment.schema.event_types if e.name in pattern.event_types):
         funnel.reason = "it reads events that other patterns produce, which no file has; cep why-not answers"
@@ -172,7 +173,7 @@ def _walk(
                 pattern, by_key.get(key, ()), Interval(rule.from_ms, rule.starts_until_ms, rule.until_ms),
                 measured.history.replayed.watermark_ms,
             )  # fmt: skip
-        except LimitError:
+        except LimitError:  # the key's trace takes too many steps
             funnel.skipped += len(frauds)
             continue
         for fraud in frauds:
@@ -193,9 +194,9 @@ def _fraud_of_ids(measured: Measured) -> dict[str, int]:
 
 
 def _find_ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
-    """Return how far the rule's furthest run came that took one of the fraud's events (`rows`), and why it stopped. The
-    depth is 0 without a run, 1 after the first step, and one more than the last step for a match. A miss is an event
-    that failed conditions of the next step; the nearest miss failed the fewest."""
+    """Return how far the rule's furthest run came that took one of the fraud's events (`rows`), and why it stopped. A
+    match is furthest, then the last step and the most events count. The depth is 0 without a run, 1 after the first
+    step, and so on. A miss is an event that failed conditions of the next step; the nearest miss failed the fewest."""
     runs = [run for start in trace.start.children for run in start.descendants() if rows & set(run.rows())]
     positions = trace.automaton.positions
     if not runs:  # `trace.start` waits for the first step
@@ -203,7 +204,7 @@ def _find_ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Endi
         nearest = min(misses, key=lambda miss: len(miss.failed), default=None)
         lines = [] if nearest is None else Explainer(trace, show_time).miss(trace.start, nearest)
         stopped = _stopped(trace, trace.start, nearest)
-        return Ending(fraud, rule_id, step=NOTHING, depth=0, stopped=stopped, story=tuple(lines))
+        return Ending(fraud, rule_id, step=NO_RUN, depth=0, stopped=stopped, story=tuple(lines))
     run = max(runs, key=lambda each: (_is_match(trace, each), each.position, each.length, bool(each.misses), -each.row))
     if _is_match(trace, run):
         return Ending(fraud, rule_id, step=MATCH, depth=len(positions) + 1, stopped="", story=())
@@ -280,7 +281,7 @@ def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -
         title = f"{verdict}: {row['rule_id']} for {key} at {str(row['detected_at'])[:19]}"
         batch = batches[domain, row["key"]]
         timelines.append(
-            Timeline(title, (), _lines(measured, batch, bound, frauds, row["detected_at"].timestamp() * 1_000))
+            Timeline(title, (), _timeline(measured, batch, bound, frauds, row["detected_at"].timestamp() * 1_000))
         )
     return timelines
 
@@ -318,7 +319,7 @@ def missed_timelines(
         head = f"{ending.rule} came furthest" if ending.depth else f"{ending.rule} began no run"
         notes = (head, *(hide_tokens(line) for line in ending.story))
         timelines.append(
-            Timeline(title, notes, _lines(measured, batches[domain_key], {}, frauds, int(labelled.first_ms[fraud])))
+            Timeline(title, notes, _timeline(measured, batches[domain_key], {}, frauds, int(labelled.first_ms[fraud])))
         )
     return timelines
 
@@ -334,10 +335,10 @@ def _batches(
     }
 
 
-def _lines(
-    measured: Measured, batch: EventBatch, bound: Mapping[str, str], frauds: Collection[str], at_ms: float
+def _timeline(
+    measured: Measured, batch: EventBatch, bound: Mapping[str, str], fraud_ids: Collection[str], at_ms: float
 ) -> tuple[Line, ...]:
-    """Return the lines of a time line: the bound events and the events nearest to `at_ms`, in the order of time."""
+    """Return lines by time for the events in `bound` (variable by event id), and the events nearest to `at_ms`."""
     schema = measured.history.deployment.schema
     ids = batch.event_id.to_pylist()
     distances = [(ids[row] not in bound, abs(int(batch.time_ms[row]) - at_ms), ids[row]) for row in range(len(batch))]
@@ -349,7 +350,7 @@ def _lines(
             ids[row],
             schema.event_types[int(batch.event_type[row])].name,
             bound.get(ids[row], ""),
-            ids[row] in frauds,
+            ids[row] in fraud_ids,
             _fields(schema, batch, row),
         )
         for row in rows

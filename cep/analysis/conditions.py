@@ -38,7 +38,7 @@ from cep.lang.show import show_duration, show_value
 _QUANTILES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 _FRAUD_QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
 _VALUES_MAX = 30  # of a column whose values are named one by one
-FEW = 10  # events: fewer say nothing
+EVENTS_MIN = 10  # events: fewer say nothing
 _NEARLY_ALL = 0.97
 # The lengths of the stretches of hours and weekdays that are tried; the number of values, and the first one.
 _CLOCKS = {"hour": ((2, 3, 4, 6, 8), 24, 0), "weekday": ((1, 2, 3), 7, 1)}
@@ -52,8 +52,7 @@ class Condition:
     """A condition on an event of one type, such as `amount >= 500`: `field`, `op`, and `limit` of type `kind`. `field`
     is "" for a condition on the type alone. `holds` bool[N] are the events that satisfy it. A condition on the past,
     such as `amount >= 3 * avg(…)`, reaches `past_ms` back: `left` is "amount", `limit` "3", `right` " * avg(…)",
-    `reads` are the fields that it reads, `name` is the name of its parameter, and `field` only tells it from other
-    conditions."""
+    `reads` are the fields that it reads, `name` is the name of its parameter, and `field` only identifies it."""
 
     event_type: str
     field: str
@@ -97,7 +96,7 @@ def field_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, ke
     conditions: list[Condition] = []
     for code, event_type in enumerate(events.schema.event_types):
         is_of_type = events.event_type[rows] == code
-        if event_type.derived or is_of_type.sum() < FEW:
+        if event_type.derived or is_of_type.sum() < EVENTS_MIN:
             continue
         conditions.append(Condition(event_type.name, field="", op="", limit="", kind="", holds=is_of_type))
         for field in event_type.fields:
@@ -108,11 +107,10 @@ def field_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, ke
 
 def time_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, zone: str) -> Iterator[Condition]:
     """Yield conditions on the hour and the weekday, such as `hour(event_time, zone) in [22, 23, 0]`: for each length
-    the stretch with the most frauds beyond its share of the other events. It may include midnight. Shapes: is_fraud
-    bool[N]."""
+    the stretch with the most frauds beyond its share of the other events. It may include midnight."""
     for code, event_type in enumerate(events.schema.event_types):
         is_of_type = events.event_type[rows] == code
-        if event_type.derived or is_of_type.sum() < FEW or not (is_of_type & is_fraud).any():
+        if event_type.derived or is_of_type.sum() < EVENTS_MIN or not (is_of_type & is_fraud).any():
             continue
         for name, (lengths, count, first) in _CLOCKS.items():
             values = of_times(name, zone, events.time_ms[rows]) - first
@@ -134,18 +132,18 @@ def time_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, zon
 def _conditions_on_field(
     events: Events, rows: NDArray[np.int64], type_and_masks: tuple[EventType, Mask, Mask], field: Field
 ) -> Iterator[Condition]:
-    """Yield the conditions on one field: limits of a number, or each frequent value of a text."""
+    """Yield conditions on one field that a pattern may use: limits of a number, or frequent values of a text."""
     event_type, is_of_type, is_fraud = type_and_masks
     kind = str(field.type.as_nullable(False))
     if field.type.is_number:
         values, has_value = numbers(events, rows, is_of_type, field)
-        for limit, written in quantiles(values, (has_value, is_fraud), (_QUANTILES, _FRAUD_QUANTILES), field):
-            yield Condition(event_type.name, field.name, ">=", written, kind, has_value & (values >= limit))
-            yield Condition(event_type.name, field.name, "<=", written, kind, has_value & (values <= limit))
+        for limit, value_text in quantiles(values, (has_value, is_fraud), (_QUANTILES, _FRAUD_QUANTILES), field):
+            yield Condition(event_type.name, field.name, ">=", value_text, kind, has_value & (values >= limit))
+            yield Condition(event_type.name, field.name, "<=", value_text, kind, has_value & (values <= limit))
     elif field.type.kind in (Kind.STRING, Kind.ENUM, Kind.BOOL):
         column = events.columns[field.name].take(pa.array(rows))
-        for written, holds in few_values(column, field.type, _VALUES_MAX):
-            yield Condition(event_type.name, field.name, "==", written, kind, is_of_type & holds)
+        for value_text, holds in values_if_few(column, field.type, _VALUES_MAX):
+            yield Condition(event_type.name, field.name, "==", value_text, kind, is_of_type & holds)
 
 
 def numbers(events: Events, rows: NDArray[np.int64], is_of: Mask, field: Field) -> tuple[NDArray[np.float64], Mask]:
@@ -170,8 +168,8 @@ def quantiles(
         yield value, show_value(value if field.type.is_float else int(value), field.type)
 
 
-def few_values(column: pa.Array, type_: Type, most: int) -> Iterator[tuple[str, Mask]]:
-    """Yield each value of a column as it is written, with the rows that have it; nothing if there are more values."""
+def values_if_few(column: pa.Array, type_: Type, most: int) -> Iterator[tuple[str, Mask]]:
+    """Yield each value of a column as it is written, with the rows that have it; nothing if there are more."""
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     # A sender chooses the texts; an enum and a bool have few values.
     values = different_texts(column) if is_text else pc.unique(column.drop_null())
@@ -180,12 +178,12 @@ def few_values(column: pa.Array, type_: Type, most: int) -> Iterator[tuple[str, 
             yield show_value(value, type_), np.asarray(pc.fill_null(pc.equal(column, value), False))
 
 
-def different(conditions: Sequence[Condition]) -> list[Condition]:
+def leave_out_useless(conditions: Sequence[Condition]) -> list[Condition]:
     """Leave out conditions that hardly any event or nearly every one satisfies, and repeated ones."""
     chosen: dict[bytes, Condition] = {}
     for condition in conditions:
         count = int(condition.holds.sum())
-        if count >= FEW and (not condition.field or count <= _NEARLY_ALL * len(condition.holds)):
+        if count >= EVENTS_MIN and (not condition.field or count <= _NEARLY_ALL * len(condition.holds)):
             chosen.setdefault(np.packbits(condition.holds).tobytes(), condition)
     return list(chosen.values())
 
@@ -223,12 +221,13 @@ class KeyRows(NamedTuple):
 
 
 def past_conditions(events: Events, key_rows: KeyRows, is_fraud: Mask) -> Iterator[Condition]:
-    """Yield conditions on a key's past to try: counts, silence, distinct values, sums, and amounts compared with their
-    average. Limits of sums are quantiles of all events and of frauds. Shapes: is_fraud bool[N]."""
-    of_rows = events.event_type[key_rows.rows]
-    types = [(each, of_rows == code) for code, each in enumerate(events.schema.event_types) if not each.derived]
+    """Yield conditions on a key's past that a pattern may use: counts, silence, distinct values, sums, and amounts
+    compared with their average. An event of any type may ask for a count of a `counted` type, so all pairs are tried.
+    Limits of sums are quantiles of all events and of frauds. Shapes: is_fraud bool[N]."""
+    type_of_row = events.event_type[key_rows.rows]
+    types = [(each, type_of_row == code) for code, each in enumerate(events.schema.event_types) if not each.derived]
     for event_type, is_of_type in types:
-        if is_of_type.sum() >= FEW:
+        if is_of_type.sum() >= EVENTS_MIN:
             for field in event_type.fields:
                 if field.type.kind in (Kind.DECIMAL, Kind.FLOAT) and field.name in events.columns:
                     field_numbers = numbers(events, key_rows.rows, is_of_type, field)
@@ -238,11 +237,11 @@ def past_conditions(events: Events, key_rows: KeyRows, is_fraud: Mask) -> Iterat
     for past_ms in _COUNTED_MS:
         begin = key_rows.window_starts(past_ms)  # of each row, the first row in the window before it
         for counted, is_counted in types:
-            for where, reads, holds in _countable_events(events, key_rows, counted, is_counted):
+            for where, field_read, holds in _event_subsets(events, key_rows, counted, is_counted):
                 before = np.concatenate([[0], np.cumsum(holds)])
                 count = before[np.arange(len(key_rows.rows))] - before[begin]
                 for event_type, is_of_type in types:
-                    yield from _count_conditions(event_type, is_of_type, (counted, where, reads), past_ms, count)
+                    yield from _count_conditions(event_type, is_of_type, (counted, where, field_read), past_ms, count)
     for past_ms in _SILENT_MS:
         begin = key_rows.window_starts(past_ms)
         for counted, is_counted in types:
@@ -299,18 +298,18 @@ def _is_summable(field: Field, field_numbers: _Numbers) -> bool:
     return is_amount and bool(values[has_value].min(initial=0.0) >= 0)
 
 
-def _countable_events(
+def _event_subsets(
     events: Events, key_rows: KeyRows, event_type: EventType, is_of: Mask
 ) -> Iterator[tuple[str, str, Mask]]:
-    """Yield the countable events: all events of the type, and those with a common value."""
-    if is_of.sum() < FEW:
+    """Yield sets of events to count: (condition as text, its field, events), "" twice for all events of the type."""
+    if is_of.sum() < EVENTS_MIN:
         return
     yield "", "", is_of
     for field in event_type.fields:
         if field.type.kind in (Kind.ENUM, Kind.BOOL) and field.name in events.columns and not field.type.protected:
             column = events.columns[field.name].take(pa.array(key_rows.rows))
-            for written, holds in few_values(column, field.type, _KINDS_MAX):
-                yield f"{field.name} == {written}", field.name, is_of & holds
+            for value_text, holds in values_if_few(column, field.type, _KINDS_MAX):
+                yield f"{field.name} == {value_text}", field.name, is_of & holds
 
 
 def _count_conditions(
@@ -357,18 +356,19 @@ def _average_conditions(
 def _sum_conditions(
     key_rows: KeyRows, event_type: EventType, field: Field, field_numbers: _Numbers, is_fraud: Mask
 ) -> Iterator[Condition]:
-    """Yield conditions on the sum of a key's amounts in a window."""
+    """Yield conditions on the sum of a key's amounts in a window; limits are quantiles of all and of frauds."""
     values, has_value = field_numbers
     sums = np.concatenate([[0.0], np.cumsum(values)])
     row = np.arange(len(values))
     kind = str(field.type.as_nullable(False))
     for past_ms in _SUMMED_MS:
-        total = sums[row + 1] - sums[key_rows.window_starts(past_ms)]
+        total = sums[row + 1] - sums[key_rows.window_starts(past_ms)]  # with the event itself
         window = show_duration(past_ms)
         text = f"sum({event_type.name}.{field.name} over {window})"
         name = re.sub(r"\W+", "_", f"{field.name}_in_{window}")
-        for sum_min, written in quantiles(total, (has_value, is_fraud), (_SUM_QUANTILES, _FRAUD_SUM_QUANTILES), field):
+        for sum_min, limit in quantiles(total, (has_value, is_fraud), (_SUM_QUANTILES, _FRAUD_SUM_QUANTILES), field):
             holds = has_value & (total >= sum_min)
             yield Condition(
-                event_type.name, text, ">=", written, kind, holds, text, "", name, (field.name,), past_ms
+                event_type.name, field=text, op=">=", limit=limit, kind=kind, holds=holds, left=text, name=name,
+                reads=(field.name,), past_ms=past_ms,
             )  # fmt: skip

@@ -106,10 +106,10 @@ def _replay_pair(replayer: Replayer, one: Curve, other: Curve) -> Pair:
     value_pairs = list(product(_some_values(one), _some_values(other)))
     settings: list[Setting] = [{name: _as_given(replayer, name, each) for name, each in zip(names, values, strict=True)}
                                for values in value_pairs]  # fmt: skip
-    side = len(_some_values(other))
-    corners = [settings[index] for index in (0, side - 1, -side, -1)]  # usually one has the most alerts
-    (scores,) = replayed_scores(replayer, settings, settings_at_once(replayer, corners))
-    points = [_point(scores, index, replayer, value=0.0, days=1) for index in range(len(value_pairs))]
+    row_length = len(_some_values(other))
+    corners = [settings[index] for index in (0, row_length - 1, -row_length, -1)]  # one has the most alerts
+    (scores,) = replayed_scores(replayer, settings, settings_that_fit(replayer, corners))
+    points = [_point(scores, index, replayer, value=0.0, days=1) for index in range(len(value_pairs))]  # both unused
     front = _front([(point.precision.value, point.fraud_recall.value) for point in points])
     return Pair(
         replayer.record.id,
@@ -148,8 +148,8 @@ def _front(shares: Sequence[tuple[float | None, float | None]]) -> list[bool]:
 
 
 def curves(replayer: Replayer, axes: Sequence[Axis], days: int) -> tuple[Curve, ...]:
-    """Replay the rule with every value of every parameter, the others unchanged. `replayer` has the whole time, `days`
-    days, as its only part. Raises: UsageError if there are too many values, or too many alerts with one of them."""
+    """Replay the rule with every value of every parameter (axis), the others unchanged. The only part of `replayer` is
+    the whole time, of `days` days. Raises: UsageError if there are too many values, or too many alerts with one."""
     rule = replayer.record.id
     settings: list[Setting] = [{axis.name: value} for axis in axes for value in axis.values]
     if not settings:
@@ -165,8 +165,8 @@ def curves(replayer: Replayer, axes: Sequence[Axis], days: int) -> tuple[Curve, 
         axis_numbers = [number for number, setting in enumerate(settings) if axis.name in setting]
         replayed = [settings[number] for number in axis_numbers if number not in refused_numbers]
         unit, size = unit_of(replayer.record.params[axis.name])
-        ends = [*replayed[:1], *replayed[-1:]]  # usually one of them has the most alerts
-        (scores,) = replayed_scores(replayer, replayed, settings_at_once(replayer, ends))
+        ends = [*replayed[:1], *replayed[-1:]]  # one has the most alerts
+        (scores,) = replayed_scores(replayer, replayed, settings_that_fit(replayer, ends))
         points = [_point(scores, index, replayer, number_of(setting[axis.name]) / size, days)
                   for index, setting in enumerate(replayed)]  # fmt: skip
         points.sort(key=lambda point: point.value)
@@ -178,8 +178,8 @@ def curves(replayer: Replayer, axes: Sequence[Axis], days: int) -> tuple[Curve, 
     return tuple(result)
 
 
-def settings_at_once(replayer: Replayer, ends: Sequence[Setting]) -> int:
-    """Return how many settings may be replayed at once, by the alerts of those at the ends."""
+def settings_that_fit(replayer: Replayer, ends: Sequence[Setting]) -> int:
+    """Return how many settings may be replayed at once: all alerts are in memory, and one of `ends` has the most."""
     most = int(np.max(replayed_scores(replayer, ends)[0].alerts, initial=1))
     if most > TUNE_ALERTS_MAX:
         raise UsageError(
@@ -204,8 +204,8 @@ _EVENTS_SHOWN = 5  # of a sample
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Counts of the alerts that a rule has with the value `looser` of a threshold, but not with the next value,
-    `tighter`. They are right, wrong, or immature (too recent to judge). `is_inside`: the rule has them at present."""
+    """Counts of the alerts that a rule has with the value `looser` of a threshold, but not with the next, `tighter`.
+    They are right, wrong, or immature (too recent to judge). `is_inside`: the present value lets them pass."""
 
     looser: float
     tighter: float
@@ -263,7 +263,7 @@ def lines(replayer: Replayer, axes: Sequence[Axis]) -> tuple[Line, ...]:
 
 def _replay_line(replayer: Replayer, axis: Axis) -> Line | None:
     """Replay a rule with the values next to the present value of a threshold (`axis`), loosest first. Return the alerts
-    that are lost from each value to the next tighter one, and samples of the alerts next to the present value."""
+    that each tighter value loses, and samples near the present value. The outer two limit how many fit at once."""
     present = replayer.record.params[axis.name]
     numbers = [number_of(value) for value in axis.values]
     if number_of(present) not in numbers:
@@ -272,19 +272,19 @@ def _replay_line(replayer: Replayer, axis: Axis) -> Line | None:
     nearby_values = axis.values[max(0, index_in_axis - _STEPS) : index_in_axis + _STEPS + 1]
     settings: list[Setting] = [{axis.name: value} for value in nearby_values]
     refused_numbers = replayer.refused_numbers(settings)  # of settings with which the rule cannot be deployed
-    settings = [setting for number, setting in enumerate(settings) if number not in refused_numbers]
+    settings = [setting for index, setting in enumerate(settings) if index not in refused_numbers]
     unit, size = unit_of(present)
     values = [number_of(setting[axis.name]) / size for setting in settings]
     present_index = values.index(number_of(present) / size)
     intervals, samples = [], list[Sample]()
-    alerts_by_setting = _alerts_by_setting(replayer, settings, settings_at_once(replayer, [settings[0], settings[-1]]))
-    for number, (looser, tighter) in enumerate(pairwise(alerts_by_setting)):
+    alerts_by_setting = _alerts_by_setting(replayer, settings, settings_that_fit(replayer, [settings[0], settings[-1]]))
+    for index, (looser, tighter) in enumerate(pairwise(alerts_by_setting)):
         lost = np.flatnonzero(~np.isin(looser.identity, tighter.identity))
         judged, alerts = looser.judged, looser.number[lost]
         right, immature = judged.is_right[alerts], judged.is_immature[alerts]
         counts = (int(each.sum()) for each in (right, ~right & ~immature, immature))
-        intervals.append(Interval(values[number], values[number + 1], number >= present_index, *counts))
-        if number in (present_index - 1, present_index):
+        intervals.append(Interval(values[index], values[index + 1], index >= present_index, *counts))
+        if index in (present_index - 1, present_index):
             samples += _sample_alerts(looser, lost, intervals[-1])
     remaining = len(alerts_by_setting[-1].identity)
     return Line(replayer.record.id, axis.name, unit, values[present_index], tuple(intervals), remaining, tuple(samples))
@@ -302,8 +302,8 @@ def _alerts_by_setting(replayer: Replayer, settings: Sequence[Setting], step: in
 
 
 def _sample_alerts(setting_alerts: _SettingAlerts, lost: NDArray[np.int64], interval: Interval) -> list[Sample]:
-    """Show some right alerts and some others (wrong, or too recent to judge) near a threshold, the earliest of each.
-    `lost` are their indexes in `setting_alerts`: the interval's looser value has them, its tighter one does not."""
+    """Show the earliest right alerts and the earliest others (wrong, or too recent to judge) that a looser value of a
+    threshold has and the next tighter one loses: `lost`, indexes in `setting_alerts`. `is_inside`: it has them now."""
     judged, history = setting_alerts.judged, setting_alerts.history
     (domain,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}  # all are settings of one rule
     candidates = setting_alerts.number[lost]  # as `judged` numbers them

@@ -202,7 +202,7 @@ def threshold_pairs(pairs: Sequence[Pair]) -> list[Chart]:
 
 
 def near_lines(lines: Sequence[Line]) -> list[Chart]:
-    """Draw for each threshold (`line`) the alerts by the value that just lets them through, and its present value."""
+    """Draw for each threshold the alerts by the value that just lets them through, and the present value as a line."""
     charts = []
     for line in lines:
         rows = []
@@ -214,7 +214,7 @@ def near_lines(lines: Sequence[Line]) -> list[Chart]:
                 rows.append({"from": low, "to": high, "verdict": name, "below": below, "above": below + count})
                 below += count
         name = in_unit(line.param, line.unit)
-        inside = sum(each.alerts for each in line.intervals if each.is_inside)
+        inside = sum(each.alerts for each in line.intervals if each.is_inside)  # alerts of the rule as it is
         outside = sum(each.alerts for each in line.intervals) - inside
         text = (
             f"Alerts of {line.rule} by the value that decides over {name}, which is {line.present:.12g}: {inside:,} "

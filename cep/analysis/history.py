@@ -35,7 +35,7 @@ _PRODUCED = r"~[0-9a-f]{32}$"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of a history with some of their columns. Shapes: all of length N. `time_ms` is event time."""
+    """The events of a history with some of their columns, all of length N; `order` sorts events of equal `time_ms`."""
 
     schema: Schema
     event_id: pa.Array
@@ -52,7 +52,7 @@ class Events:
         return Decoded(self.event_id, self.event_type, self.time_ms, self.columns, (), self.order).take(rows)
 
     def batch(self, rows: NDArray[np.int64]) -> EventBatch:
-        """Return the events at these rows without columns, for sorting; their ids stand in for their keys."""
+        """Return the events at these rows without columns, for sorting, which reads no keys: ids stand in for them."""
         decoded = self.taken(rows)
         return EventBatch(decoded.event_id, decoded.event_id, decoded.event_type, decoded.time_ms, {}, decoded.order)
 
@@ -72,13 +72,13 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The result of a replay of the rules in force, and the events that it read. `made` are the produced events.
+    """The result of a replay of the rules in force, and the events that it read. `produced_matches` make events.
     `repeats` has, by the number of a piece, the rows that the replay left out: repeated events and reused ids."""
 
     deployment: Deployment
     replayed: Replayed
     events: Events
-    made: pa.Table | None = None
+    produced_matches: pa.Table | None = None
     repeats: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
     def unique_pieces(self, pieces_of: Callable[[Schema], Pieces]) -> Callable[[Schema], Pieces]:
@@ -91,13 +91,12 @@ class History:
         return lambda schema: pieces_of(schema).changed(unique)
 
     def bound(self, alerts: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (alert, event row) for all bound events, int64[N] each, every pair once. Source events stand for
-        derived events."""
+        """Return (alert, event row), int64[N] each, for all bound events once; source events stand for derived ones."""
         lists = alerts["events"].combine_chunks()
         alert = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)
         ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
-        if self.made is not None and self.made.num_rows:
-            alert, ids = _expand(alert, ids, self.made)
+        if self.produced_matches is not None and self.produced_matches.num_rows:
+            alert, ids = _expand(alert, ids, self.produced_matches)
         rows = self.events.rows_of(ids)
         pairs = np.unique(np.stack([alert[rows >= 0], rows[rows >= 0]]), axis=1)
         return pairs[0], pairs[1]
@@ -112,16 +111,16 @@ def replay_history(
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
     domains = deployment.key_domains or (tuple(columns[:1]),)  # without rules any key will do: the first column
     job = Job(deployment.schema, domains, dedup_ms=dedup_ms).begin()
-    parts: dict[int, Decoded] = {}  # by the number of the piece; filled when the replay reads `watched_pieces`
+    decoded_pieces: dict[int, Decoded] = {}  # by the number of the piece; `watched_pieces` fills it
     match_tables: list[pa.Table] = []  # the replay appends the matches that make derived events
-    watched_pieces = _watch_pieces(job, pieces, tuple(columns), parts)
+    watched_pieces = _watch_pieces(job, pieces, tuple(columns), decoded_pieces)
     replayed = replay_shown(job, deployment.rulebook, watched_pieces, cores, console, derived_matches=match_tables)
-    numbers = sorted(parts)
-    decoded = _join_pieces(job, tuple(columns), [parts[number] for number in numbers])
+    numbers = sorted(decoded_pieces)
+    decoded = _join_pieces(job, tuple(columns), [decoded_pieces[number] for number in numbers])
     verdicts, _ = first_rows(job, decoded)  # one for each event: it is new, repeated, or reuses an id
     is_new = verdicts == NEW
     # The last sum is the end of the history, so it is not a cut. Not strict: without pieces np.split returns one part.
-    by_piece = np.split(is_new, np.cumsum([len(parts[number]) for number in numbers])[:-1])
+    by_piece = np.split(is_new, np.cumsum([len(decoded_pieces[number]) for number in numbers])[:-1])
     repeats = {number: np.flatnonzero(~is_new_here) for number, is_new_here in zip(numbers, by_piece, strict=False)}
     unique = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
     chosen = {name: unique.columns[name] for name in columns}
@@ -155,13 +154,13 @@ def _expand(alert_rows: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> 
     return alert_rows, ids
 
 
-def _watch_pieces(job: Job, pieces: Pieces, columns: tuple[str, ...], parts: dict[int, Decoded]) -> Pieces:
-    """Wrap pieces so that they store their decoded events in `parts`, with the columns that identify repeats."""
+def _watch_pieces(job: Job, pieces: Pieces, columns: tuple[str, ...], decoded_pieces: dict[int, Decoded]) -> Pieces:
+    """Wrap pieces so that each adds its decoded events to `decoded_pieces`, with the columns that identify repeats."""
 
     def watched(number: int, decoded: Decoded) -> Decoded:
         decoded = ensure_digests(job, decoded)
         lean = {name: decoded.columns[name] for name in (*columns, *_digests(job))}
-        parts[number] = replace(decoded, columns=lean, poison=())
+        decoded_pieces[number] = replace(decoded, columns=lean, poison=())
         return decoded
 
     return pieces.changed(watched)
@@ -172,19 +171,19 @@ def _digests(job: Job) -> tuple[str, ...]:
     return (KEYS, CONTENT) if job.dedup_ms else ()
 
 
-def _join_pieces(job: Job, columns: tuple[str, ...], parts: Sequence[Decoded]) -> Decoded:
-    """Join the events of all pieces, with these columns and the digests by which repeats are known. Empty arrays of the
-    right types come first, because the history may be empty."""
+def _join_pieces(job: Job, columns: tuple[str, ...], pieces: Sequence[Decoded]) -> Decoded:
+    """Join the decoded events of all pieces, with these columns and the digests (hashes that show which events are
+    repeats). Empty arrays of the right types come first, because the history may be empty."""
     types = {name: arrow_type(type_) for name, type_ in job.schema.columns().items()}
     names = (*columns, *_digests(job))
     return Decoded(
-        pa.concat_arrays([pa.array([], TEXT), *(part.event_id.cast(TEXT) for part in parts)]),
-        np.concatenate([np.empty(0, np.int16), *(part.event_type for part in parts)]),
-        np.concatenate([np.empty(0, np.int64), *(part.time_ms for part in parts)]),
+        pa.concat_arrays([pa.array([], TEXT), *(part.event_id.cast(TEXT) for part in pieces)]),
+        np.concatenate([np.empty(0, np.int16), *(part.event_type for part in pieces)]),
+        np.concatenate([np.empty(0, np.int64), *(part.time_ms for part in pieces)]),
         {
-            name: pa.concat_arrays([pa.array([], types.get(name, WHOLES)), *(part.columns[name] for part in parts)])
+            name: pa.concat_arrays([pa.array([], types.get(name, WHOLES)), *(part.columns[name] for part in pieces)])
             for name in names
         },
         (),  # no rejected records
-        joined_orders([(part.order, len(part)) for part in parts]),
+        joined_orders([(part.order, len(part)) for part in pieces]),
     )

@@ -146,9 +146,9 @@ def _label_event_pairs(
     events: Events, labels: Labels, field: str | None, record: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the events of each label. Return P pairs by label: the labels and the events, int64[P] each. A label names
-    an event id, the id of an input record that is several events (its id without the view's name), or a value of the
-    key field `field`. `record` int64[N] is the number of each event's record."""
-    if field is None and labels.views:  # views make several events of a record
+    an event, a value of the key field `field`, or an input record that views (ways to read a record) make into several
+    events, with ids that are its id and the view's name. `record` int64[N] is the number of each event's record."""
+    if field is None and labels.views:  # a label is for all events of its record
         first_rows = np.unique(record, return_index=True)[1]
         record_ids = _record_ids(events.event_id.take(pa.array(first_rows)), labels.views)
         label_records = rows_among(_record_ids(labels.keys, labels.views), record_ids)
@@ -156,8 +156,8 @@ def _label_event_pairs(
         low = np.searchsorted(record[order], label_records)
         high = np.searchsorted(record[order], label_records, side="right")
         counts = np.where(label_records >= 0, high - low, 0)
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(np.arange(len(counts)), counts), order[np.repeat(low, counts) + within]
+        index_in_record = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(np.arange(len(counts)), counts), order[np.repeat(low, counts) + index_in_record]
     if field is None:
         rows = events.rows_of(labels.keys)
         has_event = np.flatnonzero(rows >= 0)
@@ -245,22 +245,22 @@ def _amounts(
 ) -> NDArray[np.float64]:  # fmt: skip
     """Compute the money of each fraud event, float64[N], 0 for other events. If labels of a fraud have an amount, its
     events share it in proportion to their own amounts, or equally if these are 0; otherwise each has its own amount.
-    `label_of` and `fraud_of` are pairs. `fraud` is each event's fraud or -1, `record` is each event's input record."""
-    count = int(fraud_of.max(initial=-1)) + 1
-    label_money = np.zeros(count)  # of each fraud: the sum of the amounts of its labels
+    `label_of` and `fraud_of` are of labelled events. Each event has its `fraud`, -1 for none, and its `record`."""
+    frauds_count = int(fraud_of.max(initial=-1)) + 1
+    label_money = np.zeros(frauds_count)  # of each fraud: the sum of the amounts of its labels
     used_labels = np.unique(label_of)
     fraud_of_label = np.zeros(len(labels.keys), np.int64)
     fraud_of_label[label_of] = fraud_of
     np.add.at(label_money, fraud_of_label[used_labels], np.nan_to_num(labels.amount[used_labels]))
-    label_has_amount = np.zeros(count, np.bool_)  # of each fraud: True if one of its labels has an amount
+    label_has_amount = np.zeros(frauds_count, np.bool_)  # of each fraud: True if one of its labels has an amount
     label_has_amount[fraud_of_label[used_labels[~np.isnan(labels.amount[used_labels])]]] = True
     money = np.zeros(len(events))
     rows = np.flatnonzero(fraud >= 0)
     rows = rows[np.unique(record[rows], return_index=True)[1]]  # the first event of each record has its money
     if amount is not None:
         money[rows] = np.nan_to_num(events.numbers(amount)[rows])
-    own_money = np.bincount(fraud[rows], weights=money[rows], minlength=count)
-    events_counts = np.bincount(fraud[rows], minlength=count)
+    own_money = np.bincount(fraud[rows], weights=money[rows], minlength=frauds_count)
+    events_counts = np.bincount(fraud[rows], minlength=frauds_count)
     row_frauds = fraud[rows]
     equal_money, share = (  # of each event: money if all get the same; its share of the fraud's own money
         label_money[row_frauds] / events_counts[row_frauds],

@@ -73,7 +73,7 @@ def label_words(pairs: Sequence[str], flag: str = "--label-words") -> dict[str, 
 
 def verdicts(labels: pa.Array, words: Mapping[str, bool], name: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Decide which labels mean fraud, and which of these name a kind of fraud: bool[N] each. A null is honest. `words`
-    are the user's answers about words. Raises: UsageError with the unknown words."""
+    are the user's answers, ALL_OTHERS for other words. Raises: UsageError with the unknown words of `name`."""
     coded = encoded(labels.cast(TEXT))
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
     texts = coded.dictionary.slice(0, _WORDS_MAX + 1).to_pylist()
@@ -142,10 +142,10 @@ _NO_WORDS: Mapping[str, bool] = {}  # the user has said nothing about words
 @dataclass(frozen=True, slots=True)
 class Labels:
     """Labels in one form: each says that an event or a key was fraud or honest. Shapes: arrays of one length. `field`
-    is the field of `keys`; None if `keys` are event ids. Labels of the same `episode` are one fraud; it is null for a
-    label on its own. `reported_ms` is TIME_MS_MIN if the report time is unknown. `is_column`: they come from a column
-    of the events. `name` is the file or the column. `fields` are the fields that events have from that column. If one
-    input record becomes several events, their ids end in "#" and a name of `views`, and a label is for all."""
+    is the field of `keys`, None if `keys` are event ids; a key's label is for its events from `from_ms` to `to_ms`.
+    Labels of the same `episode` are one fraud of a `kind`; without one a label is a fraud by itself. `reported_ms` is
+    TIME_MS_MIN if unknown. `name` is the file, or with `is_column` the events' column, which `fields` read. If a record
+    becomes several events, their ids end in "#" and a name of `views` (tx1#payer), and a label is for all."""
 
     field: str | None
     keys: pa.Array
@@ -177,9 +177,9 @@ class Labels:
 
 def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
     """Read the labels that `--labels` names: a file, or a column of the events. `words` says of words such as
-    `chargeback` whether they mean fraud. `fields` of the result are the fields that are read from the label's column,
-    which a rule must not use. A view is one way to read a record as an event: a record with several views is several
-    events. Raises: UsageError, SourceError."""
+    `chargeback` whether they mean fraud. `fields` of the result are the fields that are read from the label's column: a
+    rule that read one would know the label. A view is one way to read a record as an event: a record with several views
+    is several events. Raises: UsageError, SourceError."""
     records = Records.of(events)
     views = records.mapping.view_names
     if Path(source).is_file():

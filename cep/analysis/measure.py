@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from cep.analysis.backtest import DAY_MS, Backtest, Judged, backtest, detections, judge
-from cep.analysis.conditions import few_values
+from cep.analysis.conditions import values_if_few
 from cep.analysis.history import Events, History, replay_history
 from cep.analysis.labelled_events import Episodes, LabelledEvents, key_field, label_events
 from cep.analysis.labels import Labels, read_labels
@@ -34,7 +34,7 @@ from cep.sources.inputs import Records
 from cep.sources.pieces import ALWAYS, Period, Pieces
 
 _FRAUDS_MIN = 10  # fewer frauds say nothing
-_SEPARATES = 0.98  # F1 of one condition on one field
+_F1_MIN = 0.98  # F1 of one condition on one field
 _VALUES_MAX = 30  # of a field whose values are tried one by one
 _NUMBERS = (Kind.INT, Kind.FLOAT, Kind.DECIMAL)
 _WORDS = (Kind.STRING, Kind.ENUM, Kind.BOOL)
@@ -74,22 +74,22 @@ def warnings_of(events: Events, labelled: LabelledEvents, names: Iterable[str], 
 
 
 def separating_condition(events: Events, is_fraud: NDArray[np.bool_], name: str) -> str:
-    """Return the condition on one field that separates nearly all frauds from other events, "" if none does."""
+    """Return the condition on one field that separates nearly all frauds, as a leaked label does; "" if none does."""
     type_ = events.schema.columns()[name]
     column = events.columns[name]
     has_value = np.asarray(column.is_valid())
-    frauds = int(is_fraud.sum())
-    if frauds < _FRAUDS_MIN or not has_value.any():
+    fraud_count = int(is_fraud.sum())
+    if fraud_count < _FRAUDS_MIN or not has_value.any():
         return ""
     conditions = [("is not null", has_value), ("is null", ~has_value)]
     if type_.kind in _WORDS and not type_.protected:
-        conditions += [(f"== {value}", holds) for value, holds in few_values(column, type_, _VALUES_MAX)]
-    for condition, holds in conditions:
-        if 2 * int((holds & is_fraud).sum()) >= _SEPARATES * (int(holds.sum()) + frauds):
+        conditions += [(f"== {value}", holds) for value, holds in values_if_few(column, type_, _VALUES_MAX)]
+    for condition, holds in conditions:  # F1 is 2 · found frauds / (events for which it holds + frauds)
+        if 2 * int((holds & is_fraud).sum()) >= _F1_MIN * (int(holds.sum()) + fraud_count):
             return f"{name} {condition}"
     if type_.kind in _NUMBERS:
         values = np.asarray(column.fill_null(0)).astype(np.float64)[has_value]
-        limit = _limit(values, is_fraud[has_value], frauds)
+        limit = _best_limit(values, is_fraud[has_value], fraud_count)
         if limit is None:
             return ""
         value = limit[1] if type_.is_float else int(limit[1])
@@ -97,8 +97,8 @@ def separating_condition(events: Events, is_fraud: NDArray[np.bool_], name: str)
     return ""
 
 
-def _limit(values: NDArray[np.float64], is_fraud: NDArray[np.bool_], frauds: int) -> tuple[str, float] | None:
-    """Return the comparison and the limit that separate frauds from other values, None if none does. Cost: a sort."""
+def _best_limit(values: NDArray[np.float64], is_fraud: NDArray[np.bool_], frauds: int) -> tuple[str, float] | None:
+    """Return the comparison and the limit with F1 >= _F1_MIN, or None. `frauds` has frauds without a value, too."""
     for sign, op in ((-1, ">="), (1, "<=")):
         order = np.argsort(sign * values, kind="stable")
         ordered = values[order]
@@ -106,7 +106,7 @@ def _limit(values: NDArray[np.float64], is_fraud: NDArray[np.bool_], frauds: int
         hits, count = np.cumsum(is_fraud[order])[is_last], np.flatnonzero(is_last) + 1
         f1 = 2 * hits / (count + frauds)
         best = int(np.argmax(f1))
-        if f1[best] >= _SEPARATES:
+        if f1[best] >= _F1_MIN:
             return op, float(ordered[is_last][best])
     return None
 
@@ -119,8 +119,8 @@ class Terms:
     """The settings of a backtest. `amount` is the field of an event's money. Events outside of `period` do not count;
     neither do labels from their column. `label_words` is True for a word that means fraud. With `allow_label` rules may
     read the column of the labels. Labels of a column that are at most `episode_gap_ms` apart on a key are one fraud; 0:
-    each is a fraud by itself. The key is `episode_key`, or the rules' key if all have the same. `warns`: print warnings
-    about fields that leak labels."""
+    each is a fraud by itself. The key is `episode_key`, or the rules' key if all have the same. `warns`: warn about
+    fields that leak labels."""
 
     amount: str | None = None
     as_of_ms: int | None = None
@@ -162,8 +162,8 @@ def measure(
 ) -> Measured:  # fmt: skip
     """Replay a history once, judge the alerts by the labels known at `terms.as_of_ms`, compute the figures, and print
     warnings about the labels. `pieces_of` reads the events of the period, `more` are additional columns to keep. An
-    episode is the labelled events of a key that are one fraud. After `maturity_ms` an event has its final label.
-    Raises: SourceError; UsageError, also for a rule that reads the column of the labels."""
+    episode is the labelled events of a key that are one fraud. Figures are of sent alerts and of all matches, also the
+    suppressed. Raises: SourceError; UsageError, also for a rule that reads the column of the labels."""
     schema, domains = deployment.schema, deployment.key_domains
     if not terms.allow_label:
         check_unread(deployment, labels)
@@ -186,7 +186,7 @@ def measure(
     sent_alerts = judge(history, labelled, all_alerts, is_sent_only=True)
     all_matches = sent_alerts if all_alerts.is_sent.all() else judge(history, labelled, all_alerts)
 
-    def labelled_at(time_ms: int) -> LabelledEvents:  # as they were known at an earlier time
+    def labelled_at(time_ms: int) -> LabelledEvents:  # with the frauds known then, to choose parameters
         if time_ms >= labelled.as_of_ms or not (labels.has_reports or labelled.maturity_ms):
             return labelled
         return label_events(history.events, labels, field, amount, time_ms, labelled.maturity_ms, episodes)

@@ -89,10 +89,10 @@ class EventSample:
     _events: MinedEvents = field(init=False)
 
     def __post_init__(self) -> None:
-        """List the links that may tie a step to the step before: an equal value, a near amount, or no event of some
-        condition between the two. Sort the rows by each field whose equal values may link steps: `_orders` has by field
-        the sorted rows and, for each, the index at which its value begins, or `len(group)` for a row without a value
-        (group -1). For the field "" it has all rows in order, and where their keys begin."""
+        """List the links that may tie a step to the step before: an equal value, a near amount, or no event between
+        them that meets a condition without a limit. Sort the rows by each field whose equal values may link steps:
+        `_orders` has by field the sorted rows and, for each, the index at which its value begins, or `len(group)` for a
+        row without a value (group -1). For the field "" it has all rows, by key and time, and where keys begin."""
         self._events = MinedEvents(self.time_ms, self.fraud, self.has_fraud_type, self.weight)
         self._orders[""] = np.arange(len(self.time_ms)), self.key_start
         for name, group in self.same.items():
@@ -101,7 +101,7 @@ class EventSample:
             self._orders[name] = order, np.where(group[order] >= 0, begin, len(group))
         absences = [number for number, each in enumerate(self.conditions) if not each.past_ms and each.op in ("", "==")]
         self.links = [Link(same=name) for name in self.same] + [Link(near=name) for name in self.near]
-        self.links += [Link(absent=number) for number in absences[:_ABSENT_MAX]]  # without a limit to tune
+        self.links += [Link(absent=number) for number in absences[:_ABSENT_MAX]]
 
     def holds(self, step: Step) -> NDArray[np.bool_]:
         """bool[N]: the events that meet all conditions of a step."""
@@ -204,7 +204,7 @@ def _search(sample: EventSample, windows_ms: Sequence[int], steps_max: int, coun
 def _candidates(sample: EventSample, windows_ms: Sequence[int], steps_max: int) -> Iterator[Mined]:
     """Yield the best sequences of each length over all windows, the shortest first: several of each length, because
     another one may be the best after it is refined. A sequence grows from its last step backwards, and its chains are
-    the rows that it binds. The first search is without conditions on the past, the second one with them."""
+    the rows that it binds. Conditions on the past, which could crowd out all others, are only in the second search."""
     numbers_without_past = [number for number, condition in enumerate(sample.conditions) if not condition.past_ms]
     for numbers in (numbers_without_past, list(range(len(sample.conditions)))):
         single_steps = ((step, sample.chain((step,), 0)) for step in _last_steps(sample, numbers))
@@ -221,9 +221,9 @@ def _candidates(sample: EventSample, windows_ms: Sequence[int], steps_max: int) 
 
 
 def _grow_by_length(sample: EventSample, window_ms: int, steps_max: int, beam: list[_Scored]) -> list[list[Mined]]:
-    """Grow sequences backwards from these last steps: each round puts a condition in front, adds links to the old first
-    step, and keeps the best as the next beam. A step is a tuple of numbers: n for condition n, ~n for link n to the
-    step before. A chain is the rows that a sequence binds. Return the best sequences of each length."""
+    """Grow sequences backwards from these last steps: each round puts a condition in front, adds links (equal or near
+    values) to the old first step, and keeps the best as the next beam. A step is a tuple of numbers: n for condition n,
+    ~n for link n to the step before. A chain is the rows that a sequence binds. Return the best sequences by length."""
     if not beam:
         return []
     best = [[Mined(steps, window_ms, score) for score, steps, _ in beam]]
@@ -233,9 +233,9 @@ def _grow_by_length(sample: EventSample, window_ms: int, steps_max: int, beam: l
             for condition, links in _earlier_steps(sample):
                 linked_first = (*steps[0], *links)
                 longer_chains = sample.prepended((condition,), linked_first, chains, window_ms)
-                value = sample.score(longer_chains)
-                if value > 0:
-                    longer.append((value, ((condition,), linked_first, *steps[1:]), longer_chains))
+                longer_score = sample.score(longer_chains)
+                if longer_score > 0:  # it finds a fraud
+                    longer.append((longer_score, ((condition,), linked_first, *steps[1:]), longer_chains))
         beam = _keep_best(longer, _BEAM_SIZE)
         if not beam:
             break
@@ -292,7 +292,7 @@ def _go_together(conditions: Sequence[Condition], step: Step) -> bool:
 
 
 def _refine(sample: EventSample, mined: Mined) -> Mined:
-    """Improve a sequence: change one condition of one step at a time, as long as the score grows."""
+    """Improve a sequence: make the best change of one step, as long as the score of its chains (bound rows) grows."""
     best = mined
     for _ in range(_CHANGES_MAX):
         chains = sample.chain(best.steps, best.window_ms)
@@ -301,7 +301,7 @@ def _refine(sample: EventSample, mined: Mined) -> Mined:
              for steps in _neighbours(sample, best.steps)),
             key=lambda each: each.score, default=best,
         )  # fmt: skip
-        if changed.score <= best.score * 1.001:
+        if changed.score <= best.score * 1.001:  # not worth another round
             break
         best = changed
     return best
@@ -324,7 +324,7 @@ def _simplify(sample: EventSample, mined: Mined) -> Mined:
 
 def _simpler(sample: EventSample, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
     """Yield the sequences with one step (not the last), condition or link less. A step has the numbers of its
-    conditions, and negative ones for links to the step before; without other conditions it asks for its event type."""
+    conditions, and negative ones for links to the step before. Without conditions it asks for its event type alone."""
     type_numbers = {each.event_type: number for number, each in enumerate(sample.conditions) if not each.field}
     for index, step in enumerate(steps):
         if index + 1 < len(steps):  # the next step loses its links, which tie it to the removed step
@@ -351,14 +351,14 @@ def _narrowed(sample: EventSample, wide_and_chains: tuple[Mined, Chains], steps:
 
 def _neighbours(sample: EventSample, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
     """Yield the sequences with one condition or link more or less, or with another limit of the same field. A step has
-    the numbers of its conditions, and for a link to the step before a negative number, ~n for link n."""
+    numbers: n for condition n, and ~n for link n, such as an equal value in the step before."""
     conditions = sample.conditions
     for place, step in enumerate(steps):
         numbers = [number for number in step if number >= 0]
         changes: list[Step] = [
             tuple(number for number in step if number != removed) for removed in step if removed < 0 or len(numbers) > 1
         ]  # fmt: skip
-        if place and len(step) == len(numbers):
+        if place and len(step) == len(numbers):  # a step before, and no link yet
             changes += [(*step, ~number) for number in range(len(sample.links))]
         for number, condition in enumerate(conditions):
             if number in step or (condition.past_ms and place + 1 < len(steps)):  # only the last step reads the past

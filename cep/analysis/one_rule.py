@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cep.analysis.backtest import DAY_MS, Backtest, Part, whole_time
+from cep.analysis.backtest import DAY_MS, Backtest, TimePart, whole_time
 from cep.analysis.curves import Curve, Line, Pair, curves, lines, pairs
 from cep.analysis.labels import Labels, read_labels
 from cep.analysis.measure import Measured, Terms, measure
@@ -32,8 +32,8 @@ from cep.sources.pieces import Pieces
 
 @dataclass(frozen=True, slots=True)
 class OneRule:
-    """One rule to be tuned, with its lists. `record` has the values of all parameters; `pattern` has parameters as
-    variables, `bound` has their values instead."""
+    """One rule to be tuned, with the records and the entries of its lists. `record` has the values of all parameters;
+    `pattern` has parameters as variables, `bound` has their values instead."""
 
     record: UpsertRecord
     lists: tuple[list[ListRecord], ListStore]
@@ -47,7 +47,7 @@ class OneRule:
         return measure(self.deployment, terms.period.reader(records), read, terms, errors)
 
     def replayer(
-        self, records: Records, measured: Measured, parts: Sequence[Part], terms: Terms, errors: Console
+        self, records: Records, measured: Measured, parts: Sequence[TimePart], terms: Terms, errors: Console
     ) -> Replayer:
         """Return the object that replays the rule with other parameter values, for these parts of the time."""
         pieces_of = terms.period.reader(records)
@@ -55,7 +55,7 @@ class OneRule:
 
     @property
     def gap_ms(self) -> int:
-        """The time that the parts of a history should be apart, so that no match spans two: the window, or a day."""
+        """The time between parts of a history, so that no match spans two: the window; a day for single events."""
         within = self.bound.within_ms
         return within if isinstance(within, int) and len(self.bound.variables) > 1 else DAY_MS
 
@@ -112,7 +112,7 @@ def _defaults(pattern: PatternIR) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ReplayedCharts:
     """Curves, pairs and lines to plot, of one rule or several. `note` says why a rule is there, or why none is."""
 
     curves: tuple[Curve, ...] = ()
@@ -121,7 +121,7 @@ class Drawn:
     note: str = ""
 
 
-NOTHING = Drawn()
+NO_CHARTS = ReplayedCharts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +135,27 @@ class Replays:
     console: Console
 
 
-def replay_for_charts(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> Drawn:
+def replay_for_charts(replays: Replays, figures: Backtest, names: Sequence[str] | None) -> ReplayedCharts:
     """Replay rules with other values of their parameters, for charts. `curves` have the figures by the value of one
-    parameter, `pairs` by the values of two, and `lines` the alerts next to a threshold. If `names` is None, choose one
-    rule. Raises: UsageError for a rule that is missing, without a number, or that reads other rules' events."""
+    parameter, `pairs` by the values of two, and `lines` the alerts that a slightly different threshold changes. If
+    `names` is None, choose a rule. Raises: UsageError for a rule that is missing, without a number, or in a chain."""
     if names is not None:
-        drawings = [_drawn(replays, rule, numeric_axes(rule.pattern, rule.record.params))
-                for rule in map(replays.rule_of, dict.fromkeys(names))]  # fmt: skip
-        return Drawn(
+        drawings = [_replay_charts(replays, rule, numeric_axes(rule.pattern, rule.record.params))
+                    for rule in map(replays.rule_of, dict.fromkeys(names))]  # fmt: skip
+        return ReplayedCharts(
             tuple(each for one in drawings for each in one.curves),
             tuple(each for one in drawings for each in one.pairs),
             tuple(each for one in drawings for each in one.lines),
         )
     events = figures.about["events"]
     if events > REPORT_REPLAYED_EVENTS_MAX:
-        return Drawn(note=f"Nothing was replayed, for the history has more than {REPORT_REPLAYED_EVENTS_MAX:,} events. "
-                     "Name a rule to see what other values of its parameters would find.")  # fmt: skip
+        return ReplayedCharts(note="Nothing was replayed, for the history has more than "
+            f"{REPORT_REPLAYED_EVENTS_MAX:,} events. Name a rule to see what other values of its parameters would find."
+        )  # fmt: skip
     return _by_default(replays, figures)
 
 
-def _by_default(replays: Replays, figures: Backtest) -> Drawn:
+def _by_default(replays: Replays, figures: Backtest) -> ReplayedCharts:
     """Return charts of one rule: in the backtest `figures` it has most alerts of all that are quick to replay alone."""
     for each in sorted(figures.rules, key=lambda each: (-each.alerts, each.rule)):
         try:
@@ -162,13 +163,13 @@ def _by_default(replays: Replays, figures: Backtest) -> Drawn:
             axes = numeric_axes(rule.pattern, rule.record.params)
             if axes and sum(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:  # a replay for each value
                 note = f"No rule was named, so this is the one with the most alerts that has numbers: {each.rule}."
-                return replace(_drawn(replays, rule, axes), note=note)
+                return replace(_replay_charts(replays, rule, axes), note=note)
         except UsageError:  # it cannot be replayed by itself, or has too many alerts with some value
             continue
-    return Drawn(note="No rule has a parameter that is a number and can be replayed by itself.")
+    return ReplayedCharts(note="No rule has a parameter that is a number and can be replayed by itself.")
 
 
-def _drawn(replays: Replays, rule: OneRule, axes: Sequence[Axis]) -> Drawn:
+def _replay_charts(replays: Replays, rule: OneRule, axes: Sequence[Axis]) -> ReplayedCharts:
     """Replay the values of a rule's parameters, some two together, and those near its lines, over the whole history."""
     terms, labels = replays.terms, replays.labels_of(rule.deployment.schema)
     measured = measure(rule.deployment, replays.pieces_of, labels, replace(terms, warns=False), replays.console)
@@ -177,4 +178,4 @@ def _drawn(replays: Replays, rule: OneRule, axes: Sequence[Axis]) -> Drawn:
         rule.record, rule.lists, replays.pieces_of, measured.labelled, (whole,), terms.cores, replays.console
     )  # fmt: skip
     single = curves(replayer, axes, measured.figures.about["days"])
-    return Drawn(single, pairs(replayer, single), lines(replayer, axes))
+    return ReplayedCharts(single, pairs(replayer, single), lines(replayer, axes))

@@ -103,11 +103,11 @@ def colors(field: str, order: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much a page shows at most.
+    """How much a report's page shows at most.
 
-    `bars` are in a chart by day; in a longer history each is a week, a month or a year. `points` are in a line by week;
-    in a longer history each covers several weeks. `rules` and `fields` are drawn. `rows` and `columns` are in a table.
-    `thresholds` are parameters, `examples` are alerts and misses. `chars` are in a cell or a caption.
+    A chart by day has so many `bars`, in a longer history each of a week, a month or a year. A line by week has so many
+    `points`, in a longer history each of several weeks. `rules` and `fields` have charts, tables `rows` and `columns`.
+    `thresholds` are parameters in charts, `examples` are alerts and misses. `chars` are in a cell or a caption.
     """
 
     bars: int
@@ -121,13 +121,13 @@ class Detail:
     chars: int
 
 
-LEVELS = (
+DETAIL_STEPS = (
     Detail(120, 160, 8, 12, 200, 16, 24, 10, 400),
     Detail(60, 60, 8, 6, 100, 12, 12, 10, 300),
     Detail(30, 30, 4, 3, 50, 8, 6, 5, 200),
     Detail(12, 12, 2, 0, 20, 5, 2, 0, 80),
 )
-FULL = LEVELS[0]
+FULL = DETAIL_STEPS[0]
 
 
 def fitting(text: object, chars: int) -> str:

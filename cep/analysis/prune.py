@@ -41,8 +41,8 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The rules that stay, in the order of their choice, and frauds and alerts before and after. `alert_cost` is in
-    frauds."""
+    """The rules that stay, in the order of choice, and counts before and after. `wrong_…` are false alerts.
+    `alert_cost` is the frauds that an alert must find to be worth it."""
 
     stay: tuple[str, ...]
     removed: tuple[Removed, ...]
@@ -60,10 +60,10 @@ def prune(
     judged: Judged, labelled: LabelledEvents, tolerance: float = 0.0, alerts_max: float | None = None,
     alert_cost: float | None = None, spared: Collection[str] = (),
 ) -> Pruned:  # fmt: skip
-    """Choose rules whose recall of frauds is at most `tolerance` below the recall of all, if alerts cost nothing. With
-    `alerts_max`, below the recall that is possible with so many alerts in all. `alert_cost`: the frauds that an alert
-    must find to be worth it, None for the default. Rules in `spared` send no alerts, so they neither stay nor go.
-    Alerts that are immature (too recent to judge) are not wrong. Cost: rules² × frauds."""
+    """Choose few rules: first the ones affordable with `alerts_max` alerts in all, then enough of these to find all but
+    a share `tolerance` of the frauds, and last only rules worth their alerts, of which each must find `alert_cost`
+    frauds (None for the default). Rules in `spared` send no alerts, so they are not judged. Alerts that are immature
+    (too recent to judge) are not wrong. Cost: rules² × frauds."""
     chosen = np.array([number for number, name in enumerate(judged.names) if name not in spared], np.int64)
     names, count = [judged.names[number] for number in chosen], len(chosen)
     finds = judged.has_detected[chosen]
@@ -98,8 +98,7 @@ def prune(
 
 
 def _choose_within_budget(finds: NDArray[np.bool_], alerts: NDArray[np.int64], alerts_max: float) -> list[int]:
-    """Choose rules that find as many frauds as possible with at most `alerts_max` alerts: greedily, or the best single
-    one."""
+    """Choose rules that find many frauds with at most `alerts_max` alerts: greedily, or the best single one."""
     missing, alerts_left = np.ones(finds.shape[1], np.bool_), alerts_max
     chosen: list[int] = []
     while True:

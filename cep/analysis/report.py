@@ -18,14 +18,14 @@ import orjson
 from cep import __version__
 from cep.analysis import figure_charts as draw
 from cep.analysis.backtest import Figures, percent, time_text, with_interval
-from cep.analysis.cases import Funnel, Timeline, alert_timelines, missed_timelines, walk_frauds
+from cep.analysis.cases import Funnel, Timeline, alert_timelines, missed_timelines, trace_frauds
 from cep.analysis.curves import PAIRED_ALERTS_TIMES, Pair, in_unit
 from cep.analysis.figure_charts import upset
 from cep.analysis.measure import Measured, state_bytes
-from cep.analysis.one_rule import NOTHING, Drawn
+from cep.analysis.one_rule import NO_CHARTS, ReplayedCharts
 from cep.analysis.page import (
+    DETAIL_STEPS,
     FULL,
-    LEVELS,
     Blocks,
     Cell,
     Detail,
@@ -51,14 +51,14 @@ _STOPPED_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """The contents of a report, for the page and for the JSON. A row of `weeks` and of `drift` covers `span` weeks.
-    `against` is the same measurement of other rules, to compare with. `thresholds` has replays with other parameter
-    values. A row of `budget` is a limit on the alerts a day. `funnels` tell by rule how far frauds came in its steps;
-    `alerts` and `misses` are examples. `detail` is how much the page shows at most."""
+    """The contents of a report, for the page and for the JSON. A row of `weeks` and of `drift` (how values of a field
+    change) covers `span` weeks. `against` measures other rules, to compare with. `thresholds` has replays with other
+    parameter values. A row of `budget` is for a limit on the alerts a day. `funnels` tell by rule how far frauds came
+    in its steps; `alerts` and `misses` are examples. `detail` is how much the page shows at most."""
 
     measured: Measured
     against: Measured | None
-    thresholds: Drawn
+    thresholds: ReplayedCharts
     budget: Sequence[Mapping[str, Any]]
     weeks: Sequence[Mapping[str, Any]]
     drift: Sequence[FieldDrift]
@@ -271,7 +271,7 @@ def _pairs(pairs: Sequence[Pair], data: ReportData) -> Blocks:
 
 
 def near(data: ReportData) -> Blocks:
-    """Return the section about alerts just inside each threshold (`line`), and alerts that a looser value would add."""
+    """Return the section about alerts just inside a threshold (`line`), and just outside: a looser value adds them."""
     lines, lines_max = data.thresholds.lines, data.detail.thresholds
     text = (
         "Each bar has the alerts that a value would just let through, and the next tighter one not. Those on one side "
@@ -418,13 +418,13 @@ class Report:
 
 def report(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], against: Measured | None = None,
-    review_cost: float = 0.0, thresholds: Drawn = NOTHING, progress: Show = ignore_progress,
+    review_cost: float = 0.0, thresholds: ReplayedCharts = NO_CHARTS, progress: Show = ignore_progress,
 ) -> Report:  # fmt: skip
-    """Make the report as a web page and as numbers. `pieces_of` reads the events again; `thresholds` belong to rules
-    that may be changed. Raises: UsageError without the extra `charts`."""
+    """Make the report as a web page and as numbers. `pieces_of` reads the events again, in pieces, for examples and
+    funnels. `thresholds` has replays of rules with other values. Raises: UsageError without the extra `charts`."""
     judged, labelled, history = measured.judged, measured.labelled, measured.history
     pieces_of = history.unique_pieces(pieces_of)
-    funnels, endings = walk_frauds(measured, pieces_of, progress)
+    funnels, endings = trace_frauds(measured, pieces_of, progress)
     progress("making the page", 0, None)
     data = ReportData(
         measured,
@@ -439,8 +439,8 @@ def report(
         review_cost,
     )
     html = ""
-    for level, detail in enumerate(LEVELS):
-        html = _page(_with_detail(data, detail), level)
+    for reduction, detail in enumerate(DETAIL_STEPS):  # full detail first
+        html = _page(_with_detail(data, detail), reduction)
         if len(html.encode()) < REPORT_BYTES_MAX:
             break
     return Report(html, _numbers(data))
@@ -480,17 +480,17 @@ def _numbers(data: ReportData) -> bytes:
     return orjson.dumps(numbers, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def _page(data: ReportData, level: int) -> str:
-    """Return the report as HTML, section by section. Above level 0 a note tells that details are left out."""
+def _page(data: ReportData, reduction: int) -> str:
+    """Return the report as HTML, section by section. After a `reduction` to save bytes a note tells of less detail."""
     figures = data.measured.figures
     names = draw.most_alerted(figures, data.detail.rules)
     sections = [
-        ("matched", "What was matched", _less(level) + input_section(data)),
+        ("matched", "What was matched", _less(reduction) + input_section(data)),
         ("days", "Alerts by day", days(data, names)),
         ("rules", "Rules", rules(data)),
         *([("against", "Beside the other rules", against(data, data.against))] if data.against else []),
         ("budget", "Alert budget", budget(data)),
-        *([("thresholds", "Thresholds", thresholds(data))] if data.thresholds != NOTHING else []),
+        *([("thresholds", "Thresholds", thresholds(data))] if data.thresholds != NO_CHARTS else []),
         *([("near", "Just above and just below the line", near(data))] if data.thresholds.curves else []),
         ("overlap", "What each rule adds", overlap(data)),
         ("funnel", "How far frauds came", funnel(data, names)),
@@ -502,8 +502,8 @@ def _page(data: ReportData, level: int) -> str:
     return page(title, sections)
 
 
-def _less(level: int) -> Blocks:
-    if level == 0:
+def _less(reduction: int) -> Blocks:
+    if reduction == 0:
         return []
     return paragraph(
         "To stay below a megabyte this page shows less: longer periods in place of days and weeks, and fewer charts, "

@@ -51,9 +51,9 @@ class Sides:
 
 
 def sides_of(events: Events, labelled: LabelledEvents, fields: Sequence[str]) -> Sides:
-    """Split each event into its sides, one event per field of the key: with the fields payer and payee, a transfer
-    becomes a transfer_payer and a transfer_payee, both with the key `party`. `producers` are the names of the patterns
-    in the result's text that make these events. Raises: UsageError for fields of different types."""
+    """Split each event into its sides, one event per field of the key, so a sequence has all that an account does: with
+    the fields payer and payee, a transfer becomes a transfer_payer and a transfer_payee, with the key `party`.
+    `producers` are the patterns in the text that make them. Raises: UsageError for fields of different types."""
     types = events.schema.columns()
     key_type = types[fields[0]].as_nullable(False)
     if any(types[name].as_nullable(False) != key_type for name in fields):
@@ -61,7 +61,7 @@ def sides_of(events: Events, labelled: LabelledEvents, fields: Sequence[str]) ->
     used_names = set(types)
     key, id_ = (f"{name}_" if name in used_names else name for name in (_PARTY, _ID))
     side_types: list[EventType] = []
-    rows, codes, parts, texts, producers = [], [], list[pa.Array](), list[str](), list[str]()
+    rows, codes, parties, texts, producers = [], [], list[pa.Array](), list[str](), list[str]()
     for code, event_type in enumerate(events.schema.event_types):
         for name in fields:
             if event_type.derived or name not in event_type.types:
@@ -72,16 +72,16 @@ def sides_of(events: Events, labelled: LabelledEvents, fields: Sequence[str]) ->
             side_rows = np.flatnonzero((events.event_type == code) & np.asarray(events.columns[name].is_valid()))
             rows.append(side_rows)
             codes.append(np.full(len(side_rows), len(side_types), np.int16))
-            parts.append(events.columns[name].take(pa.array(side_rows)))
+            parties.append(events.columns[name].take(pa.array(side_rows)))
             producers.append(f"side_{event_type.name}_{name}")
             texts.append(_producer(producers[-1], event_type, side, (key, name)))
             side_types.append(side)
     row, schema = np.concatenate(rows), Schema(tuple(side_types))
     columns = {name: column.take(pa.array(row)) for name, column in events.columns.items()}
     ids = events.event_id.take(pa.array(row)).cast(TEXT)
-    mined = Events(schema, ids, np.concatenate(codes), events.time_ms[row], {**columns, key: pa.concat_arrays(parts)})
-    marked = replace(labelled, fraud=labelled.fraud[row], is_mature=labelled.is_mature[row])
-    return Sides(mined, marked, key, "\n\n".join([declarations(schema), *texts]), tuple(producers))
+    sided = Events(schema, ids, np.concatenate(codes), events.time_ms[row], {**columns, key: pa.concat_arrays(parties)})
+    side_labelled = replace(labelled, fraud=labelled.fraud[row], is_mature=labelled.is_mature[row])
+    return Sides(sided, side_labelled, key, "\n\n".join([declarations(schema), *texts]), tuple(producers))
 
 
 def _producer(name: str, event_type: EventType, side: EventType, key_and_field: tuple[str, str]) -> str:
@@ -116,7 +116,7 @@ def live_rules(source: str, names: Sequence[str]) -> list[UpsertRecord]:
 
 _PASSED_MS = 3 * 86_400_000  # from receipt to payment
 _PASSED_SHARE_MIN = 0.8  # of the received money is paid
-_LEVELS = 2  # circles of three and of four transfers
+_TIMES_PASSED_MAX = 2  # circles of three and of four transfers
 _CORES = 2
 
 
@@ -124,24 +124,23 @@ def with_circles(
     sides: Sides, source: tuple[Events, LabelledEvents, Callable[[Schema], Pieces]], fields: Sequence[str], head: str
 ) -> Sides:
     """Add the events of money that is passed on. `fields` are the payer and the payee, and the text `head` declares the
-    source events. The sides stay unchanged for a key of other than two fields, and for events that may lack one.
-    Raises: SourceError."""
+    source events. Without two fields that all events have, the sides stay unchanged. Raises: SourceError."""
     events, labelled, pieces_of = source
     types: list[EventType] = []
     blocks, producers = list[str](), list[str]()
-    by_level: dict[tuple[str, int], EventType] = {}
+    passed_types: dict[tuple[str, int], EventType] = {}
     for event_type in events.schema.event_types:
         if (
             len(fields) == 2
             and not event_type.derived
             and all(name in event_type.types and not event_type.types[name].nullable for name in fields)
         ):
-            for level in range(1, _LEVELS + 1):
-                passed = _passed_type(event_type, sides, level, fields[0])
+            for times_passed in range(1, _TIMES_PASSED_MAX + 1):
+                passed = _passed_type(event_type, sides, times_passed, fields[0])
                 producers.append(f"side_{passed.name}")
-                blocks.append(_transfer_producer(event_type, passed, level, (sides.key, fields[0], fields[1])))
+                blocks.append(_passing_producer(event_type, passed, times_passed, (sides.key, fields[0], fields[1])))
                 types.append(passed)
-                by_level[event_type.name, level] = passed
+                passed_types[event_type.name, times_passed] = passed
     if not types:
         return sides
     text = "\n\n".join([sides.text, declarations(Schema(tuple(types))), *blocks])
@@ -149,8 +148,8 @@ def with_circles(
     schema = Schema((*sides.events.schema.event_types, *types))
     passed_events = _passed_events(events, deploy(live_rules(f"{head}\n\n{text}", names)), pieces_of)
     rows, codes, parties = [], [], list[pa.Array]()
-    for (name, level), passed in by_level.items():
-        first, last = passed_events.get(level + 1, (np.empty(0, np.int64),) * 2)
+    for (name, times_passed), passed in passed_types.items():
+        first, last = passed_events.get(times_passed + 1, (np.empty(0, np.int64),) * 2)
         of_type = events.event_type[last] == events.schema.code(name)
         rows.append(last[of_type])
         codes.append(np.full(len(rows[-1]), schema.code(passed.name), np.int16))
@@ -174,26 +173,26 @@ def with_circles(
     return Sides(joined, marked, sides.key, text, names)
 
 
-def _passed_type(event_type: EventType, sides: Sides, level: int, payer: str) -> EventType:
-    """Return the type of the events that a level makes, with the first amount that each event has."""
+def _passed_type(event_type: EventType, sides: Sides, times_passed: int, payer: str) -> EventType:
+    """Return the type of the events of money that is passed on so many times, with the first amount of each event."""
     side = sides.events.schema.event_types[0]
     money = [
         field for field in event_type.fields
         if field.name in sides.events.columns and role_of(field.name) is Role.MONEY
         and field.type.is_number and not field.type.nullable
     ]  # fmt: skip
-    suffix = "" if level == 1 else f"_{level}"
+    suffix = "" if times_passed == 1 else f"_{times_passed}"
     fields = (*side.fields[:3], Field(payer, event_type.types[payer]), *money[:1])
     return EventType(f"{event_type.name}_passed{suffix}", fields)
 
 
-def _transfer_producer(event_type: EventType, passed: EventType, level: int, names: tuple[str, str, str]) -> str:
-    """Write the pattern that produces an event when an account passes money on. After the transfers a→b and b→c, level
-    1 makes an event with the key a and the payer c, the account that has the money of a now. It reads the sides of b:
-    `r: transfer_payee` (b receives), then `p: transfer_payer` (b pays). After c→d, level 2 makes an event with the key
-    a and the payer d: its `r` is the event of level 1, whose payer c is the account that pays."""
+def _passing_producer(event_type: EventType, passed: EventType, times_passed: int, names: tuple[str, str, str]) -> str:
+    """Write the pattern that makes an event when an account passes money on. A transfer a→b also makes two events, its
+    sides: transfer_payer with the key a, and transfer_payee with the key b. After b→c the money of a is passed on once:
+    `r` (b receives) and `p` (b pays), sides with the key b, make an event with the key a and the payer c, the account
+    that has the money now. After c→d it is passed on twice: `r` is the event of the first time."""
     key, payer, payee = names
-    before, origin = (f"{event_type.name}_{payee}", payer) if level == 1 else (f"{event_type.name}_passed", key)
+    before, origin = (f"{event_type.name}_{payee}", payer) if times_passed == 1 else (f"{event_type.name}_passed", key)
     _, _, _, _, *amount_fields = passed.fields  # without its id, time, key and payer
     amounts = [field.name for field in amount_fields]
     conditions = [f"{payee} != r.{origin}", *(f"{name} between {_PASSED_SHARE_MIN} * r.{name} and r.{name}"
@@ -202,7 +201,7 @@ def _transfer_producer(event_type: EventType, passed: EventType, level: int, nam
     return "\n".join([
         f"## Makes an event for a {payer} whose money is passed on; {payer} becomes the account that has it now.",
         f"pattern side_{passed.name}",
-        f"  by {key if level == 1 else payer}",
+        f"  by {key if times_passed == 1 else payer}",
         "{",
         f"  seq      r -> p  within {show_duration(_PASSED_MS)}",
         f"  where    r: {before}",
@@ -217,12 +216,12 @@ def _transfer_producer(event_type: EventType, passed: EventType, level: int, nam
 def _passed_events(
     events: Events, deployment: Deployment, pieces_of: Callable[[Schema], Pieces]
 ) -> dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Replay the patterns that produce an event for each chain of transfers by which money is passed on. Return the
-    rows of the first and of the last transfer of each chain, by the number of transfers in it."""
+    """Replay the patterns that make an event for each chain of transfers by which money is passed on. Return the rows
+    of the first and of the last transfer of each chain, by the number of transfers in it."""
     history = replay_history(deployment, pieces_of, (), _CORES, Terminal(quiet=True))
-    if history.made is None:  # no produced events
+    if history.produced_matches is None:  # no produced events
         return {}
-    match, row = replace(history, events=events).bound(history.made)  # the transfers that each match binds
+    match, row = replace(history, events=events).bound(history.produced_matches)  # rows of the transfers
     order = np.lexsort((row, events.time_ms[row], match))
     match, row = match[order], row[order]
     _, start, counts = np.unique(match, return_index=True, return_counts=True)

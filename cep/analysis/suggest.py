@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.analysis.backtest import DAY_MS, Ratio, judge, ratio
-from cep.analysis.conditions import KeyRows, different, field_conditions, past_conditions, time_conditions
+from cep.analysis.conditions import KeyRows, field_conditions, leave_out_useless, past_conditions, time_conditions
 from cep.analysis.history import Events, replay_history
 from cep.analysis.labelled_events import LabelledEvents
 from cep.analysis.mine import EventSample, Mined, mine
@@ -162,8 +162,7 @@ def suggest(
     """Mine, replay and choose. `present` bool[F] are the frauds that present rules find. `labelled_at` returns the
     events with the frauds known at a time: at the end of the first part, for mining. A `key` such as `payer+payee` is a
     value in either field; circles of money are found if the paying field comes first. `report(count, total)` is told
-    how many sequences have been searched. Raises: UsageError for a key that the events have not, or a history without
-    frauds."""
+    how many sequences have been searched. Raises: UsageError for a key that the events have not, or without frauds."""
     parts = key_fields(key, events.columns, events.schema)
     left_out = left_out_fields(events.schema, key, request)
     read = {name: column for name, column in events.columns.items() if name not in left_out}
@@ -240,8 +239,8 @@ class Candidate:
 def _choose(
     candidates: Sequence[Candidate], frauds: np.ndarray, request: Wanted, tests_of: Callable[[Candidate], str]
 ) -> tuple[list[tuple[Candidate, str]], tuple[Rejected, ...]]:
-    """Choose the candidates to propose, with their tests. Return them, and the others with the reasons against them.
-    `frauds` bool[F] begin in the time to choose. A test has few events: it fails if a key's further past decides."""
+    """Choose candidates to propose, with their tests. Return them, and the others with the reasons against them. The
+    time of the history has parts to mine, to choose and to report; `frauds` bool[F] begin in the part to choose."""
     chosen: list[tuple[Candidate, str]] = []
     rejected: list[Rejected] = []
     covered = np.zeros(len(frauds), np.bool_)
@@ -250,7 +249,7 @@ def _choose(
         tests = ""
         reason = _reason_against(choosing_precision, finds & frauds, covered, request)
         if not reason:
-            tests = tests_of(each)
+            tests = tests_of(each)  # with few events: none pass if a longer past of the key decides
             reason = "" if tests else "no three tests of the mined events pass: the past of its key decides"
         if reason:
             rejected.append(Rejected(each.text, reason, choosing_precision))
@@ -263,8 +262,8 @@ def _choose(
     return chosen, tuple(rejected)
 
 
-def _reason_against(precision: Ratio, hits: np.ndarray, covered: np.ndarray, request: Wanted) -> str:
-    """Return the reason against proposing a candidate, "" if there is none: too few right alerts, or no new fraud."""
+def _reason_against(precision: Ratio, found_frauds: np.ndarray, covered: np.ndarray, request: Wanted) -> str:
+    """Return the reason against a candidate, or "": too few right alerts in the validation time, or no new fraud."""
     if not precision.whole:
         return "it has no alert on the time that chooses"
     if precision.part < request.precision * precision.whole:
@@ -272,9 +271,9 @@ def _reason_against(precision: Ratio, hits: np.ndarray, covered: np.ndarray, req
             f"{precision.part} of its {precision.whole} alerts on the time that chooses are right, a precision "
             f"below {request.precision}"
         )
-    if not hits.any():
+    if not found_frauds.any():
         return "it finds no fraud that begins in the time that chooses"
-    return "" if (hits & ~covered).any() else "the suggestions find its frauds already"
+    return "" if (found_frauds & ~covered).any() else "the suggestions find its frauds already"
 
 
 def _suggestion(each: Candidate, tests: str, later: np.ndarray, present: np.ndarray | None) -> Suggestion:
@@ -289,8 +288,8 @@ def _suggestion(each: Candidate, tests: str, later: np.ndarray, present: np.ndar
 def sample_events(
     events: Events, labelled: LabelledEvents, key: str, cut_ms: int, zone: str = "UTC"
 ) -> tuple[EventSample, np.ndarray]:
-    """Sample the events to mine before `cut_ms`, by key and time: whole keys, the ones with a fraud first. Return the
-    sample and its rows. Fields in `same` link steps of a pattern by equal values, fields in `near` by amounts."""
+    """Sample the events to mine before `cut_ms`: whole keys, the ones with a fraud first. Return the sample and its
+    rows. Its `open_frauds` are to be found. Steps are linked by equal values (`same`) or amounts (`near`)."""
     key_column = encoded(events.columns[key].cast(pa.large_string()))
     key_code = np.asarray(key_column.indices.fill_null(-1)).astype(np.int64)
     is_early = (events.time_ms < cut_ms) & (key_code >= 0)
@@ -305,11 +304,11 @@ def sample_events(
     sampled_key_codes = key_code[rows]
     weights = np.where(is_fraud_sample[rows], 1.0, weight / fraud_weight)  # so fraud is as rare as in the history
     fraud = labelled.fraud[rows].astype(np.int64)
-    open_frauds = np.zeros(labelled.frauds_count, np.bool_)
+    open_frauds = np.zeros(labelled.frauds_count, np.bool_)  # still to be found
     open_frauds[fraud[fraud >= 0]] = True
     key_starts, times = np.searchsorted(sampled_key_codes, sampled_key_codes), events.time_ms[rows]
     is_fraud = fraud >= 0
-    conditions = different([
+    conditions = leave_out_useless([
         *field_conditions(events, rows, is_fraud, key), *time_conditions(events, rows, is_fraud, zone),
         *past_conditions(events, KeyRows(rows, key_starts, times), is_fraud),
     ])  # fmt: skip
@@ -341,8 +340,7 @@ def _with_value(column: pa.Array, rows: np.ndarray, starts: np.ndarray) -> np.nd
 
 
 def _codes(column: pa.Array) -> np.ndarray:
-    """Give each different value a number, int64[N], -1 for a null. A hash without a key is unsafe: senders choose
-    values."""
+    """Give each different value a number, int64[N], -1 for a null. Senders choose values, so no plain hash is safe."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return np.asarray(encoded(column.cast(TEXT)).indices.fill_null(-1)).astype(np.int64)
     _, code = np.unique(np.asarray(column.fill_null(0)), return_inverse=True)
@@ -360,8 +358,8 @@ def _replay_candidates(
     head: str, producers: Sequence[str], texts: Mapping[str, str], pieces_of: Callable[[Schema], Pieces],
     labelled: LabelledEvents, edges_ms: tuple[int, int],
 ) -> list[tuple[Ratio, Ratio, np.ndarray]]:  # fmt: skip
-    """Replay candidate patterns, `texts` by name. Return for each its precision in two periods, and the frauds that it
-    finds: bool[F]. The first period is between the edges, the second one follows. The text `head` declares the events
+    """Replay candidate patterns, `texts` by name. Return for each its precision in two periods, one to choose between
+    the edges and one to report after them, and the frauds that it finds: bool[F]. The text `head` declares the events
     and has `producers`, patterns that only make events which the candidates read."""
     if not texts:
         return []
@@ -375,9 +373,9 @@ def _replay_candidates(
     for name in texts:
         number = judged.names.index(name)
         mature = (judged.rule == number) & ~judged.is_immature & (judged.detected_ms >= begin_ms)
-        halves = (mature & (judged.detected_ms < middle_ms), mature & (judged.detected_ms >= middle_ms))
+        periods = (mature & (judged.detected_ms < middle_ms), mature & (judged.detected_ms >= middle_ms))
         choosing_precision, reporting_precision = (
-            ratio(int((each & judged.is_right).sum()), int(each.sum())) for each in halves
+            ratio(int((each & judged.is_right).sum()), int(each.sum())) for each in periods
         )
         outcome.append((choosing_precision, reporting_precision, judged.has_detected[number]))
     return outcome

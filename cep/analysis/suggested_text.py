@@ -41,8 +41,8 @@ def declarations(schema: Schema) -> str:
 
 
 def pattern_text(name: str, mined: Mined, sample: EventSample, key: str) -> str:
-    """Write a mined sequence as a pattern with the steps `s1`, `s2` and so on. The absent event before `s2` is `n2`; a
-    limit of `s1` on an amount is the parameter `s1_amount_min`."""
+    """Write a mined sequence as a pattern with the steps `s1`, `s2` and so on. A step has numbers of conditions, and ~n
+    for link n to the step before: an equal or near value, or an absent event (`n2` before `s2`)."""
     conditions = sample.conditions
     params, wheres, sequence = list[str](), [], []
     for place, step in enumerate(mined.steps, start=1):
@@ -99,10 +99,10 @@ def tests_text(
     candidates are run, and the first one of each kind that passes is used. Return "" if none of a kind passes."""
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(search_result, events, label)
-    mined, sample, _ = search_result  # a step has numbers of conditions; a negative number is a link, and no condition
-    start_function = _test_starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
+    mined, sample, _ = search_result  # a step has numbers of conditions, negative ones of links
+    start_of_test = _test_starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
     blocks = [  # a test has a temporary name: the number of its kind, and its number in the kind
-        _test((name, label, start_function), f"{index} {number}", test_events, expected)
+        _test((name, label, start_of_test), f"{index} {number}", test_events, expected)
         for index, kind in enumerate(kinds) for number, (_, test_events, expected) in enumerate(kind)
     ]  # fmt: skip
     suite = run_checked(load_text("\n".join([text, *blocks]), "suggested"))
@@ -112,7 +112,7 @@ def tests_text(
         passing_test = next((each for number, each in enumerate(kind) if f"{index} {number}" in passed), None)
         if passing_test is None:
             return ""
-        chosen.append(_test((name, label, start_function), *passing_test))
+        chosen.append(_test((name, label, start_of_test), *passing_test))
     return "\n".join(chosen)
 
 
@@ -186,9 +186,9 @@ def _written(events: Events, row: int, names: set[str]) -> tuple[str, Values]:
 
 
 def _test_starts(conditions: Sequence[Condition]) -> Callable[[int], int]:
-    """Return a function that gives the start of a test from the time of its first event: for conditions on the hour or
-    the weekday it is the Monday midnight before (tests begin at START_MS, a Monday midnight), so that both stay true.
-    """
+    """Return a function from the time of a test's first event to the test's start. A test's times are relative to its
+    start, and it runs as if it started at START_MS, a Monday midnight. Conditions on the hour or the weekday stay true
+    if the start is the Monday midnight before the first event."""
     timed = next((condition for condition in conditions if condition.is_of_time), None)
     if timed is None:
         return lambda first_ms: first_ms
@@ -205,10 +205,10 @@ def _test_starts(conditions: Sequence[Condition]) -> Callable[[int], int]:
 
 def _near_misses(event: TestEvent, conditions: Sequence[Condition], schema: Schema) -> Iterator[tuple[str, TestEvent]]:
     """Yield changed copies of an event that just miss one of these conditions (such as `amount >= 500`), each with a
-    description of the change: tests that the pattern must not match."""
+    description of the change, for tests that the pattern must not match."""
     at_ms, name, values = event
     for condition in conditions:
-        if condition.has_param and not condition.past_ms:  # it compares a field of this event with a limit
+        if condition.has_param and not condition.past_ms:  # not of the key's past: it compares a field with a limit
             limit = Decimal(condition.limit)
             unit = (  # how far beyond the limit: 1 in the last digit of the limit, or more than 1 % for a float
                 abs(limit) / 100 + 1 if "float" in condition.kind else Decimal(1).scaleb(int(limit.as_tuple().exponent))

@@ -4,8 +4,8 @@
              └ threshold: larger is tighter  └ threshold: larger is tighter; `back` is not one, it changes the count
 
 The exact way, for patterns that `is_divisible`: each value of a threshold is replayed once, with the other thresholds
-at their loosest. An alert's level on an axis is the number of values that allow it; a setting allows the alerts whose
-levels reach it. The result is not used if the levels are not nested, which would contradict the direction of a
+at their loosest. An alert's count on an axis is the number of values that let it pass; a setting allows the alerts with
+counts that reach it. The result is not used if the alerts are not nested, which would contradict the direction of a
 threshold, or if limits dropped a match. In other patterns a setting changes the events that a run takes, so each
 setting is replayed.
 Tested by: tests/analysis/test_tune.py
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cep.analysis.backtest import Detections, Judged, Part, detections, judge
+from cep.analysis.backtest import Detections, Judged, TimePart, detections, judge
 from cep.analysis.history import History, replay_history
 from cep.analysis.labelled_events import LabelledEvents
 from cep.base.errors import UsageError
@@ -280,7 +280,7 @@ class Replayer:
     lists: tuple[Sequence[ControlRecord], ListStore]
     pieces_of: Callable[[Schema], Pieces]
     labelled: LabelledEvents
-    parts: tuple[Part, ...]
+    parts: tuple[TimePart, ...]
     cores: int
     console: Console
 
@@ -332,10 +332,10 @@ def scores_of(replayer: Replayer, history: History, all_alerts: Detections, coun
     ]
 
 
-def _count(judged: Judged, part: Part, count: int) -> Scores:
+def _count(judged: Judged, part: TimePart, count: int) -> Scores:
     """Count the alerts and frauds of each setting, which was replayed as a rule, in one part of the time."""
     is_in_part = part.has(judged.detected_ms)
-    alert, fraud = part.hits(judged)
+    alert, fraud = part.alert_fraud_pairs(judged)
     setting, found_fraud = np.unique(np.stack([judged.rule[alert], fraud], axis=1), axis=0).T
     return Scores(
         alerts=np.bincount(judged.rule[is_in_part], minlength=count),
@@ -353,10 +353,10 @@ def joined_scores(blocks: Sequence[Sequence[Scores]]) -> tuple[Scores, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Levels:
-    """The alerts C of one setting of the other parameters: level[c, i] values of axis i allow alert c."""
+class _PassedCounts:
+    """The alerts C of one setting of the other parameters: counts[c, i] values of axis i let alert c pass."""
 
-    level: NDArray[np.int64]
+    counts: NDArray[np.int64]
     detected_ms: NDArray[np.int64]
     history: History
     all_alerts: Detections
@@ -370,27 +370,28 @@ def every_setting(axes: Sequence[Axis]) -> list[Setting]:
 
 
 def combined_scores(replayer: Replayer, axes: Sequence[Axis]) -> tuple[tuple[Scores, ...], int] | None:
-    """Score all combinations of the axes (parameters with values to try) without a replay for each: an alert at the
-    loosest thresholds belongs to each combination up to its levels (for each threshold, how many values let it pass).
-    Return the scores by part of the time and the number of replays, None without levels. Raises: UsageError."""
+    """Score all combinations of the axes (parameters with values to try) without a replay for each. Count for each
+    alert how many values of a threshold let it pass: of `amount >= 500`, `600` and `700`, an amount of 650 passes two.
+    The counts give the alerts of a combination. Return the scores by part of the time, and the number of replays; None
+    if counts are not valid. Raises: UsageError."""
     others = [axis for axis in axes if not axis.is_threshold]
     thresholds = [axis for axis in axes if axis.is_threshold]
     blocks, count = [], 0
     for values in product(*(axis.values for axis in others)):
         fixed = dict(zip((axis.name for axis in others), values, strict=True))
-        levels, replays = _measure_levels(replayer, fixed, thresholds)
+        passed, replays = _count_passed_values(replayer, fixed, thresholds)
         count += replays
-        if levels is None:
+        if passed is None:
             return None
-        blocks.append([_combine_levels(levels, part, thresholds) for part in replayer.parts])
+        blocks.append([_score_combinations(passed, part, thresholds) for part in replayer.parts])
     return joined_scores(blocks), count
 
 
-def _measure_levels(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
-    """Replay each value of each threshold. Return the levels of each alert (by threshold, how many values let the alert
-    pass, loosest first) and the number of replays. Return None for them if a replay dropped a match at a limit, or if a
-    tighter value has alerts that a looser one lacks."""
-    base = {**fixed, **{axis.name: axis.values[0] for axis in axes}}  # the loosest
+def _count_passed_values(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) -> tuple[_PassedCounts | None, int]:
+    """Replay each value of each threshold alone, the others at their loosest: an alert passes a combination of values
+    if it passes each of them. Count by alert and threshold how many values let it pass. Return the counts, None if a
+    replay dropped a match or a tighter value adds an alert, and the number of replays."""
+    base = {**fixed, **{axis.name: axis.values[0] for axis in axes}}  # the loosest values
     first_history, all_alerts = replayer.replayed([base])
     judged = judge(first_history, replayer.labelled, all_alerts)
     total = len(judged.detected_ms)
@@ -402,13 +403,13 @@ def _measure_levels(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) ->
     if _has_dropped(first_history):
         return None, 1
     alert_ids = identities(judged)  # by the bound events, so that alerts of several replays can be compared
-    level = np.ones((total, len(axes)), np.int64)
+    passed_counts = np.ones((total, len(axes)), np.int64)
     settings = [
         (axis_number, passed_count, {**base, axis.name: value})
         for axis_number, axis in enumerate(axes)
         for passed_count, value in enumerate(axis.values[1:], start=1)
     ]
-    at_once = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
+    at_once = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))  # their alerts are in memory
     for first in range(0, len(settings), at_once):
         chosen_settings = settings[first : first + at_once]
         history, variants = replayer.judged([setting for _, _, setting in chosen_settings])
@@ -416,12 +417,12 @@ def _measure_levels(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) ->
             return None, 1 + len(settings)
         variant_ids = identities(variants)
         for number, (axis_number, passed_count, _) in enumerate(chosen_settings):
-            chosen_ids = variant_ids[variants.rule == number]
+            chosen_ids = variant_ids[variants.rule == number]  # a setting is replayed as the rule with its number
             passes = np.isin(alert_ids, chosen_ids)  # these alerts must pass the loosest and all looser values, too
-            if int(passes.sum()) != len(chosen_ids) or (level[passes, axis_number] < passed_count).any():
+            if int(passes.sum()) != len(chosen_ids) or (passed_counts[passes, axis_number] < passed_count).any():
                 return None, 1 + len(settings)
-            level[:, axis_number] += passes
-    return _Levels(level, judged.detected_ms, first_history, all_alerts), 1 + len(settings)
+            passed_counts[:, axis_number] += passes
+    return _PassedCounts(passed_counts, judged.detected_ms, first_history, all_alerts), 1 + len(settings)
 
 
 def _has_dropped(history: History) -> bool:
@@ -439,45 +440,45 @@ def identities(judged: Judged) -> NDArray[np.uint64]:
     return identity
 
 
-def _combine_levels(levels: _Levels, part: Part, axes: Sequence[Axis]) -> Scores:
+def _score_combinations(passed: _PassedCounts, part: TimePart, axes: Sequence[Axis]) -> Scores:
     """Count for every combination of values the alerts that pass all of them, in a part of the time: all, right, and
-    immature ones (too recent to judge). An axis is a parameter with its values to try, loosest first. An alert's level
-    on an axis is how many of its values let it pass; so cumulative sums from the tightest value give the counts."""
+    immature ones (too recent to judge). An axis is a parameter with its values to try, loosest first. `passed` counts
+    by alert and axis how many values let the alert pass."""
     shape = tuple(len(axis.values) for axis in axes)
-    judged = judge(levels.history, part.labelled, levels.all_alerts)
-    level = levels.level[levels.detected_ms <= part.labelled.as_of_ms]
-    assert len(level) == len(judged.detected_ms), "a part has the alerts up to its end"
+    judged = judge(passed.history, part.labelled, passed.all_alerts)
+    passed_counts = passed.counts[passed.detected_ms <= part.labelled.as_of_ms]
+    assert len(passed_counts) == len(judged.detected_ms), "a part has the alerts up to its end"
     is_in_part = part.has(judged.detected_ms)
-    tightest_indexes = tuple(level.T - 1)  # by axis: the tightest value that lets each alert pass
+    tightest_indexes = tuple(passed_counts.T - 1)  # by axis: the last value that lets each alert pass
 
     def count_passing(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
         counts = np.zeros(shape, np.int64)
         np.add.at(counts, tuple(indexes[chosen] for indexes in tightest_indexes), 1)
-        for dimension in range(len(shape)):
+        for dimension in range(len(shape)):  # an alert that passes a value also passes all looser ones
             counts = np.flip(np.cumsum(np.flip(counts, dimension), dimension), dimension)
         return counts.reshape(-1)
 
-    alert, fraud = part.hits(judged)
-    frauds, money = _frauds_by_setting(level[alert], fraud, part.labelled.amount, shape)
+    alert, fraud = part.alert_fraud_pairs(judged)
+    frauds, money = _frauds_by_setting(passed_counts[alert], fraud, part.labelled.amount, shape)
     right, immature = count_passing(is_in_part & judged.is_right), count_passing(is_in_part & judged.is_immature)
     return Scores(count_passing(is_in_part), right, immature, frauds, money)
 
 
 def _frauds_by_setting(
-    level: NDArray[np.int64], fraud: NDArray[np.int64], amount: NDArray[np.float64], shape: tuple[int, ...]
+    passed_counts: NDArray[np.int64], fraud: NDArray[np.int64], amount: NDArray[np.float64], shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Count the frauds that each combination of values finds, and add up their money. Hits H pair an alert with a
-    fraud: level[h, a] int64[H, A] is how many values of axis a (a parameter) let the alert pass, fraud int64[H]; amount
-    is by fraud. With fixed values of the other axes, a fraud's highest level on the last axis decides."""
+    fraud; passed_counts int64[H, A] is how many values of an axis (a parameter, loosest value first) let the alert
+    pass; `amount` is by fraud. With fixed values of the other axes, a fraud's highest count on the last axis counts."""
     frauds, fraud_index = np.unique(fraud, return_inverse=True)
     counts = np.zeros((int(np.prod(shape[:-1])), shape[-1]), np.int64)
     money = np.zeros(counts.shape)
     for number, value_indexes in enumerate(np.ndindex(*shape[:-1])):
-        passes = (level[:, :-1] > np.array(value_indexes, np.int64)).all(axis=1)  # value i lets levels > i pass
+        passes = (passed_counts[:, :-1] > np.array(value_indexes, np.int64)).all(axis=1)  # index i: count > i
         highest = np.zeros(len(frauds), np.int64)
-        np.maximum.at(highest, fraud_index[passes], level[passes, -1])
-        by_level = np.bincount(highest, minlength=shape[-1] + 1)[1:]
-        counts[number] = np.flip(np.cumsum(np.flip(by_level)))  # of frauds at this level or a higher one
+        np.maximum.at(highest, fraud_index[passes], passed_counts[passes, -1])
+        by_count = np.bincount(highest, minlength=shape[-1] + 1)[1:]
+        counts[number] = np.flip(np.cumsum(np.flip(by_count)))  # of frauds with this count or a higher one
         by_money = np.bincount(highest, weights=amount[frauds], minlength=shape[-1] + 1)[1:]
         money[number] = np.flip(np.cumsum(np.flip(by_money)))
     return counts.reshape(-1), money.reshape(-1)

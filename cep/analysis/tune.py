@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cep.analysis.backtest import Judged, Part, Ratio, check_frauds, f1, judge, ratio
+from cep.analysis.backtest import Judged, Ratio, TimePart, check_frauds, f1, judge, ratio
 from cep.analysis.sweep import (
     Axis,
     Replayer,
@@ -43,7 +43,7 @@ _DRAWS = 2_000
 _AT_ONCE = 20_000_000  # drawn numbers at a time: 160 MB
 _SEED = 20_270_101  # the same history gives the same interval
 _QUANTILES = (0.025, 0.975)
-_FIRST_COLUMN = (1, 6)  # by setting, of its five in `_units`: alerts, mature, right, found fraud, money
+_FIRST_COLUMN = (1, 6)  # by setting, of its five in `_units_to_draw`: alerts, mature, right, found fraud, money
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Interval:
 def objective_values(
     objective: Objective, sums: tuple[NDArray[np.float64], ...], frauds: NDArray[np.float64], review_cost: float
 ) -> NDArray[np.float64]:
-    """Compute the figure that a tuning maximises. `sums`: alerts, mature alerts, right alerts, found frauds, their
-    money."""
+    """Compute the figure that a tuning maximises: money, recall, or F1. `sums`: alerts, mature alerts (old enough to
+    judge), right alerts, found frauds, their money."""
     alerts, mature, right, found_frauds, money = sums
     if objective == "money":
         return money - review_cost * alerts
@@ -72,14 +72,14 @@ def objective_values(
 
 
 def compare(
-    judged: Judged, part: Part, objective: Objective, review_cost: float
+    judged: Judged, part: TimePart, objective: Objective, review_cost: float
 ) -> tuple[Interval, Interval, Interval]:
-    """Compare two settings by resampling in a part of the time: the figure of each (by `objective`), and their
+    """Compare two settings in a part of the time: return the figure of each that `objective` names, and their
     difference, with 95 % intervals. `judged` has the alerts of settings 0 and 1. The paired bootstrap (Efron 1979)
     draws each unit as often as a Poisson variable of mean 1 says, and judges both settings by the same drawn units. A
-    unit is a fraud with the right alerts (they contain one of its events), or a key with its other alerts. Units that
+    unit is a fraud with its right alerts (they contain one of its events), or a key with its other alerts. Units that
     add the same numbers to both figures are drawn together: a sum of Poisson variables is a Poisson variable."""
-    unit_rows, counts = np.unique(_units(judged, part), axis=0, return_counts=True)
+    unit_rows, counts = np.unique(_units_to_draw(judged, part), axis=0, return_counts=True)
     draws = [_figures_of_draws(counts[None, :].astype(np.float64), unit_rows, objective, review_cost)]
     random = np.random.default_rng(_SEED)
     step = max(1, _AT_ONCE // max(1, len(unit_rows)))
@@ -106,16 +106,16 @@ def _figures_of_draws(
     ], axis=1)  # fmt: skip
 
 
-def _units(judged: Judged, part: Part) -> NDArray[np.float64]:
+def _units_to_draw(judged: Judged, part: TimePart) -> NDArray[np.float64]:
     """Build a row for each unit that the bootstrap draws as a whole: float64[U, 11]. A unit is a fraud with the alerts
-    that found it, or all other alerts of a key. The two compared settings are the rules 0 and 1 of `judged`. Columns:
-    whether it is a fraud; then for each setting its alerts, the mature and the right ones, whether it found the fraud,
-    and the fraud's money. An alert is mature if its events are old enough to have a label."""
+    that found it, or all other alerts of a key. The compared settings are the rules 0 and 1 of `judged`. Column 0: it
+    is a fraud. Columns 1 to 5 are of setting 0, 6 to 10 of setting 1: alerts, mature (old enough to have a label) and
+    right ones, whether it found the fraud, and the fraud's money."""
     labelled, frauds = part.labelled, np.flatnonzero(part.frauds)
     fraud_number = np.full(labelled.frauds_count, -1)
     fraud_number[frauds] = np.arange(len(frauds))
     is_in_part = part.has(judged.detected_ms)
-    alert, fraud = part.hits(judged)
+    alert, fraud = part.alert_fraud_pairs(judged)
     _, key = np.unique(judged.key_number, return_inverse=True)
     unit_of_alert = len(frauds) + key  # its key, unless the alert is right
     is_right = judged.is_right[alert]
@@ -180,11 +180,11 @@ class Span:
 class Tuned:
     """The result of a tuning.
 
-    `settings_count` settings were compared by `replayed_count` replays. `candidate` is the best setting of train and
-    validation. `proposed` is the candidate if the outcome is `better` or `within the budget`, otherwise the present
-    setting. `test` has the aim's figures of the present setting and of the candidate on test, `difference` is the
-    second minus the first. `tried` has all settings as columns of equal length, `skipped` the parameters that were not
-    tried, with reasons.
+    A setting is a value for each parameter; `settings_count` were compared in `way` by `replayed_count` replays.
+    `candidate` is the best of train and validation; `proposed` is the candidate if the outcome is `better` or `within
+    the budget`, otherwise the present setting. `…_rows` have figures by part of the time. `test` has the aim's figure
+    of the present setting and of the candidate, `difference` is the second less the first. `tried` has all settings as
+    columns, `skipped` the parameters that were not tried, with reasons.
     """
 
     outcome: Outcome
@@ -257,7 +257,7 @@ def tune(
 
 def _table(settings: Sequence[Setting], scores: Sequence[Scores], replayer: Replayer, aim: Aim) -> dict[str, list[Any]]:
     """Return as columns the tried settings (values of the rule's parameters) and their figures on train and validation,
-    the parts 0 and 1. A setting over the aim's budget of alerts has None in place of the value to maximise."""
+    the parts 0 and 1. The aim is a figure to maximise, and a budget: a setting with more alerts has None as value."""
     columns: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
     for part_number in (0, 1):
         name = replayer.parts[part_number].name
@@ -351,9 +351,8 @@ def _precision_and_recall(scores: Scores, replayer: Replayer, part_number: int) 
 
 
 def _row(scores: Scores, replayer: Replayer, part_number: int, number: int, aim: Aim) -> Row:
-    """Return the figures of the setting with this number in one part of the time. A setting over the aim's budget of
-    alerts has None in place of the value to maximise. Immature alerts are too recent to judge, so precision leaves them
-    out."""
+    """Return the figures of setting `number` (values of the parameters) in one part of the time. Immature alerts are
+    too recent to judge, so precision leaves them out. `value` is None for more alerts than the aim's budget."""
     part, alerts = replayer.parts[part_number], int(scores.alerts[number])
     precision = ratio(int(scores.right[number]), alerts - int(scores.immature[number]))
     recall = ratio(int(scores.frauds[number]), int(part.frauds.sum()))

@@ -171,8 +171,7 @@ def _read(pattern: PatternIR) -> set[str]:
 
 
 def by_field(deployment: Deployment, events: Events, as_of_ms: int, span: int = 1) -> tuple[FieldDrift, ...]:
-    """Return how the values of each field that rules read change by `span` weeks. `events` have the columns of the
-    fields."""
+    """Return how the values of each field that rules read change by `span` weeks. `events` have their columns."""
     readers, schema = fields_read(deployment), deployment.schema
     event_type, time_ms, columns = events.event_type, events.time_ms, events.columns
     types = schema.columns()

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from cep.analysis.backtest import Backtest, Figures, with_interval
 from cep.analysis.measure import Measured
-from cep.analysis.one_rule import Drawn
+from cep.analysis.one_rule import ReplayedCharts
 from cep.analysis.prune import Pruned, prune
 from cep.analysis.report import report
 from cep.api.alerts import in_columns
@@ -66,7 +66,7 @@ class Quality:
 
     _measured: Measured
     _pieces_of: Callable[[Schema], Pieces]
-    _thresholds_of: Callable[[Backtest, Sequence[str] | None], Drawn]
+    _thresholds_of: Callable[[Backtest, Sequence[str] | None], ReplayedCharts]
 
     @property
     def figures(self) -> Backtest:

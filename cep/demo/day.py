@@ -81,8 +81,8 @@ def write_expected(size: str, ids: dict[str, list[str]]) -> None:
 
 
 def compare(outcome: Outcome, expected: dict[str, list[str]] | None, notes: dict[str, str], console: Console) -> bool:
-    """Print a table by rule, with a note where there is one. Return True if live, replay and `expected` agree."""
-    planted = Counter(case.rule_id for case in outcome.stream.planted if case.fires)
+    """Print the alerts of the planted frauds by rule, with notes. Return True if live, replay and `expected` agree."""
+    planted = Counter(case.rule_id for case in outcome.stream.planted if case.fires)  # put in to be found
     table = new_table(("rule",), ("planted", "live", "replay"), ("equal",))
     for rule_id in sorted(planted):
         live, replayed = _lines_of(outcome.live, rule_id), _lines_of(outcome.replayed, rule_id)
@@ -181,11 +181,11 @@ class Feed:
             topics.create(topic)
 
     def send_day(self, late_rule: UpsertRecord, seconds: float) -> None:
-        """Send the payments and publish the rule on the way. End with a heartbeat, so that nothing waits."""
+        """Send the payments, and publish a late rule in the middle. A heartbeat of the next day ends runs that wait."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task("the job starts", total=len(self._records))
-            self._send_until(START_MS + SLICE_MS)  # including events from before the day
+            self._send_until(START_MS + SLICE_MS)  # and events of before the day
             self._watch.wait("its first payments", lambda: self._matched_count > 0)
             last_ms = int(self._times[-1])
             ends = range(START_MS + 2 * SLICE_MS, last_ms + 2 * SLICE_MS, SLICE_MS)

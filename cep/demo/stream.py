@@ -286,7 +286,7 @@ def _planted(case: _Case, place: Ints) -> Planted:
 
 
 def _table(columns: dict[str, Ints | Floats]) -> pa.Table:
-    """Return the Arrow table. Terminals have a position, purchases a merchant, payments online a device."""
+    """Return the columns of SCHEMA. Terminals have a position, purchases a merchant, payments online a device."""
     channel = columns["channel"]
     city = columns["city"].astype(np.int64)
     present = (channel == CHANNELS.index("pos")) | (channel == CHANNELS.index("atm"))

@@ -18,7 +18,7 @@ from cep.base.text import utc_text
 from cep.columnar.decode import KeyDomain
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import migrate_state
-from cep.kernels import layout as y
+from cep.kernels import layout as y  # positions in packed rows
 from cep.kernels.layout import Int64
 from cep.kernels.match.rules import STEP_BIT, STEP_TARGET
 from cep.nfa.prefixes import shares
@@ -43,8 +43,7 @@ class RuleShare:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """Counts of a job's runs. `key_groups` counts the groups with runs; `size` is bytes, `largest` the bytes of the
-    largest page."""
+    """Counts of a job's runs. `key_groups` are the groups with runs; `size` is bytes, `largest` is of one page."""
 
     pages: int
     key_groups: int
@@ -144,16 +143,16 @@ def _start_facts(
     shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]  # numbered after the rules
     rules = [program.rules[number] for number in shared.rules]
     states = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]  # NFA states
-    if len(shared.predicates) > 1:  # each step whose condition holds enters a state
+    if len(shared.predicates) > 1:  # several steps: each one that the event meets leads to a state
         holds = keyed_state.runs[run, y.RUN_ORDINAL] >> shared.steps[:, STEP_BIT] & 1 != 0
         targets = shared.steps[holds, STEP_TARGET].tolist()
-        rules = [rule for rule in rules for _ in targets]
+        rules = [rule for rule in rules for _ in targets]  # each rule with each of its states
         states = [rule.first_state + target for rule, target in zip(rules, targets * len(shared.rules), strict=True)]
     names = dict.fromkeys(_variable(program, rule, position) for rule, position in zip(rules, states, strict=True))
     bound = _event(program, keyed_state, int(keyed_state.runs[run, y.RUN_START_ROW]), " or ".join(names))
     waits = [name for rule, position in zip(rules, states, strict=True) for name in _waits(program, rule, position, -1)]
     name = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
-    return RunFacts(name, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)
+    return RunFacts(name, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)  # 0: no one version
 
 
 def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: int) -> Iterator[BoundEvent]:
@@ -194,10 +193,10 @@ def _variable(program: Program, rule: RuleProgram, nfa_state: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BusyKey:
-    """The runs of one rule on one key. A key's runs and their bound events have limits; `fullness` is how much of the
-    nearer one is used: at 1 the oldest runs are dropped. `bound` counts events, each step of a run once however many
-    runs share it. The rule `SHARED` stands for start events that are stored once for all rules that begin alike: `runs`
-    counts them, and `bound` is 0."""
+    """The runs (partial matches) of one rule on one key. A key's runs and their bound events have limits; `fullness` is
+    how much of the nearer limit is used: at 1 the oldest runs are dropped. `bound` counts events, one for each step of
+    a run, however many runs share it. The rule `SHARED` stands for start events, stored once for all rules that begin
+    alike: `runs` counts them, `bound` is 0."""
 
     rule_id: str
     version: int
@@ -210,35 +209,35 @@ class BusyKey:
 
 def busiest_keys(pages: Iterable[StoredPage], count: int) -> list[BusyKey]:
     """Return the `count` pairs of rule and key that are nearest to a limit. Raises: StateError for a damaged page."""
-    each = (busy for page in pages for busy in _of_page(page, count))
+    each = (busy for page in pages for busy in _busiest_of_page(page, count))
     return heapq.nsmallest(count, each, key=lambda busy: (-busy.fullness, busy.rule_id, busy.version, busy.key))
 
 
-def _of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
+def _busiest_of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
     """Yield the `count` pairs of a rule and a key that are nearest to a limit, of one page (the stored state of a group
     of keys). The rule is SHARED for start events that are stored once for several rules."""
     keyed_state = decode_page(page.content)
     rule_and_key = keyed_state.run_rule.astype(np.int64) * len(keyed_state.keys) + keyed_state.run_key
     pairs, pair_of_run = np.unique(rule_and_key, return_inverse=True)
     runs = np.bincount(pair_of_run, keyed_state.is_run, len(pairs)).astype(np.int64)
-    bound = np.bincount(_owners(keyed_state, pair_of_run), minlength=len(pairs))
-    fullness = np.maximum(runs / RUNS_PER_KEY_MAX, bound / NODES_PER_KEY_MAX)
+    bound_counts = np.bincount(_owners_of_events(keyed_state, pair_of_run), minlength=len(pairs))
+    fullness = np.maximum(runs / RUNS_PER_KEY_MAX, bound_counts / NODES_PER_KEY_MAX)
     for number in np.argsort(-fullness, kind="stable")[:count].tolist():
-        slot, key = divmod(int(pairs[number]), len(keyed_state.keys))
-        identity = keyed_state.layout.rules[slot][0]
+        rule_number, key = divmod(int(pairs[number]), len(keyed_state.keys))
+        identity = keyed_state.layout.rules[rule_number][0]
         rule_id, version = (SHARED, 0) if shares(identity) else identity[:2]
         name = keyed_state.keys[key].as_py()
         yield BusyKey(
-            rule_id, version, page.domain, name, int(runs[number]), int(bound[number]), float(fullness[number])
+            rule_id, version, page.domain, name, int(runs[number]), int(bound_counts[number]), float(fullness[number])
         )
 
 
-def _owners(keyed_state: KeyedState, pair_of_run: Int64) -> Int64:
-    """Return the owner of each event that runs have bound (node), so that it is counted once: the number of the rule
-    and key whose runs need it (`pair_of_run`). Start events that several rules share are stored without nodes."""
+def _owners_of_events(keyed_state: KeyedState, pair_of_run: Int64) -> Int64:
+    """Return for each bound event (node) one owner, so that it is counted once: the number in `pair_of_run` of a rule
+    and key that need it. Nodes are linked from a run's newest event to its first, and runs share older nodes."""
     owners = np.full(len(keyed_state.nodes), -1, np.int64)  # by node, -1 for none yet
     is_shared = np.array([bool(shares(identity)) for identity, _, _ in keyed_state.layout.rules], np.bool_)
-    belongs = keyed_state.is_run & ~is_shared[keyed_state.run_rule]
+    belongs = keyed_state.is_run & ~is_shared[keyed_state.run_rule]  # shared starts are without nodes
     nodes, pairs = keyed_state.runs[belongs, y.RUN_NODE], pair_of_run[belongs]
     while len(nodes):  # from the newest event of every run at once to the events before
         is_new = nodes >= 0

@@ -58,16 +58,16 @@ class RulesWithHistories:
                 self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
 
     def retained(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Return the event types and the retention time of a span code (the exponent of the power of two, in ms, above
-        the time that an event is kept), and the rules that need these events. A column (a history in rules) keeps no
-        events if one event alone decides it, or if it is approximate."""
+        """Return the event types with their retention time, and the rules, that need the events of a span code: the
+        exponent of the power of two, in ms, above the time that an event is kept. A column (a history in rules) keeps
+        no events if one event alone decides it, or if it is approximate."""
         readers = [
             (column.expr.event_type, column.span_ms, rules)
             for column, rules in self._columns
             if not (column.is_single or column.is_approximate) and span_code(column.span_ms) == code
         ]
         readers += [(name, ms, (f"retain of {name}",)) for name, ms in self._retained if span_code(ms) == code]
-        if not readers:
+        if not readers:  # their rules were removed
             return f"up to {show_duration(min(2**code, TIME_MS_MAX))}", ()
         longest_ms = max(ms for _, ms, _ in readers)
         types = ", ".join(sorted({name for name, _, _ in readers}))
@@ -96,7 +96,7 @@ class RulesWithHistories:
 def parts_of(histories: Histories, rules: RulesWithHistories) -> Iterator[PastPart]:
     """Divide the stored past of one page (a group of keys) into parts by the rules that need them; the same part may
     come several times. Panes are partial aggregates of one time slice, pinned events can each become a result by
-    themselves, and carried tallies are running counts or sums that replace events."""
+    themselves, and carried tallies are running counts or sums that replace events. A span code is a retention time."""
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0
         if segment.panes_number:
@@ -108,7 +108,7 @@ def parts_of(histories: Histories, rules: RulesWithHistories) -> Iterator[PastPa
     codes, counts = np.unique(pinned.event_type, return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
         yield PastPart("pinned events", *rules.pinned(code), count, round(pinned.nbytes * count / len(pinned)))
-    sizes: Mapping[str, tuple[int, int]] = {
+    sizes: Mapping[str, tuple[int, int]] = {  # entries and bytes; a key without events has 0 in column 0
         **{name: (int((tally[:, 0] != 0).sum()), tally.nbytes) for name, tally in histories.tallies.items()},
         **{name: (len(entries), entries.nbytes) for name, entries in histories.sub_tallies.items()},
     }
@@ -185,8 +185,8 @@ class KeyPast:
 def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
     """Measure the stored past by key domain, from the heads of its pages. A page has a group of keys; its head is the
     record of its segments (blocks of events, or of panes: partial aggregates of a time slice). `keys` counts the keys
-    in a head: they have a running sum that replaces events, or a pinned event, which can become a result by itself.
-    `programs` are the compiled rules by domain, for each level of rules. Raises: StateError."""
+    that the head itself has a value of: a running sum that replaces events, or an event that is kept as a result
+    (pinned). `programs` are the compiled rules by domain, for each level. Raises: StateError."""
     shares: dict[KeyDomain, PastShare] = {}
     readers: dict[KeyDomain, RulesWithHistories] = {}
     for past in pasts:
@@ -215,8 +215,7 @@ def past_of_key(
     pasts: Iterable[StoredPast], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
 ) -> Iterator[KeyPast]:
     """Yield the stored past of one key in every domain: events, tallies (running sums that replace events) and panes
-    (partial aggregates of a time slice). `programs` are the compiled rules by domain, for each level of rules. Raises:
-    StateError."""
+    (partial aggregates of a time slice). `programs` are compiled rules by domain, per level. Raises: StateError."""
     for past in pasts:
         readers = [level[past.domain] for level in programs if past.domain in level]
         if not readers:
@@ -226,7 +225,7 @@ def past_of_key(
         rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes_number]
         pane_count = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes_number)
         events = sorted((e for part in rows for e in _events(part, readers[0])), key=lambda e: e["event_time"])
-        unique = [e for n, e in enumerate(events) if n == 0 or e != events[n - 1]]
+        unique = [e for n, e in enumerate(events) if n == 0 or e != events[n - 1]]  # one may be pinned and in a segment
         tallies = tuple(
             {name: value for program in readers for name, value in _tallies(histories, key, program)}.items()
         )
@@ -268,18 +267,18 @@ def _in_words(value: Any, type_: Type) -> Any:
 
 
 def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple[str, int | float]]:
-    """Yield the text of each history that stores a running count or sum instead of events, and the key's value of it.
-    A history that groups by a field has one value for each sub-key; only the first sub-keys are shown."""
+    """Yield the text of each history that stores a running count or sum (its tally) instead of events, and the key's
+    value of it. A history that groups by a field has one value for each sub-key; only the first sub-keys are shown."""
     names = histories.keys.to_pylist()
     if key not in names or program.histories is None:
         return
-    number, types = names.index(key), program.schema.columns()
+    index, types = names.index(key), program.schema.columns()
     for history in program.histories.written:
         if history.tally in histories.tallies:
-            yield show_expr(history.expr), tally_value(history, histories.tallies[history.tally][number : number + 1])
+            yield show_expr(history.expr), tally_value(history, histories.tallies[history.tally][index : index + 1])
         elif history.tally in histories.sub_tallies:
             entries = histories.sub_tallies[history.tally]
-            for entry in np.flatnonzero(entries.key == number)[:_SUB_KEYS_SHOWN].tolist():
+            for entry in np.flatnonzero(entries.key == index)[:_SUB_KEYS_SHOWN].tolist():
                 fields = zip(history.expr.by, entries.by, strict=True)
                 sub_key = ", ".join(str(_in_words(values[entry].as_py(), types[name])) for name, values in fields)
                 yield f"{show_expr(history.expr)} [{sub_key}]", tally_value(history, entries.sums[entry : entry + 1])

@@ -18,7 +18,7 @@ from cep.report.plan import PatternPlan, state_name, wait_text
 _BOX_WIDTH, _BOX_HEIGHT = 130, 44
 _COLUMN, _ROW = 330, 110
 _MARGIN, _TITLE = 40, 60
-_OVER = 110  # a way over a column passes above its boxes and their loops
+_LIFT_PER_COLUMN = 110  # a way over a column passes above its boxes and their loops
 _LINE = 13
 _SWEEPS = 6
 _LABEL_CHARS_MAX, _LABEL_LINES_MAX = 32, 4
@@ -62,7 +62,7 @@ def picture(planned: PatternPlan) -> str:
     title = f"{planned.pattern.name} by {', '.join(planned.pattern.key)}"
     about = [f"<desc>{escape(planned.pattern.doc)}</desc>"] if planned.pattern.doc else []
     about += [f"<style>{_STYLE}</style>", _TIP]
-    parts = [f'<text class="title" x="{_MARGIN}" y="32">{escape(title)}</text>', *_drawn_ways(arrows, places)]
+    parts = [f'<text class="title" x="{_MARGIN}" y="32">{escape(title)}</text>', *_draw_ways(arrows, places)]
     parts += [_box(automaton, number, places[number]) for number in range(count)]
     return _svg(width, height, title, about, parts)
 
@@ -86,7 +86,7 @@ def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
         for column in sorted(set(columns)):
             _sweep([n for n in range(count) if columns[n] == column], ways, heights)
     columns_crossed_max = max((columns[way.target] - columns[way.source] - 1 for way in ways), default=0)
-    top = _TITLE + 2 * _MARGIN + (3 * _OVER * max(columns_crossed_max, 0)) // 4
+    top = _TITLE + 2 * _MARGIN + (3 * _LIFT_PER_COLUMN * max(columns_crossed_max, 0)) // 4
     lowest = min(heights)
     return [(_MARGIN + columns[n] * _COLUMN, top + round((heights[n] - lowest) * _ROW)) for n in range(count)]
 
@@ -131,30 +131,29 @@ def _box(automaton: Automaton, number: int, place: tuple[int, int]) -> str:
     return "".join(shapes)
 
 
-def _drawn_ways(ways: list[_Way], places: list[tuple[int, int]]) -> list[str]:
+def _draw_ways(ways: list[_Way], places: list[tuple[int, int]]) -> list[str]:
     """Draw arrows with their labels. Arrows between the same boxes, and arrows across a column, are bent apart."""
-    drawn: list[str] = []
-    bottom = max(y for _, y in places) + _BOX_HEIGHT
-    back = 0
+    drawn, back = list[str](), 0
+    bottom, mid = max(y for _, y in places) + _BOX_HEIGHT, _BOX_WIDTH // 2
     used: dict[tuple[int, int], int] = {}
     for way in ways:
         (x1, y1), (x2, y2) = places[way.source], places[way.target]
         nth = used.setdefault((way.source, way.target), 0)
         used[way.source, way.target] += 1
         middle1, middle2 = y1 + _BOX_HEIGHT // 2, y2 + _BOX_HEIGHT // 2
-        if way.source == way.target:
+        if way.source == way.target:  # a loop on top of the box, above earlier loops
             top = y1 - 34 - 18 * nth
             path = f"M{x1 + 40} {y1} C{x1 + 30} {top} {x1 + 100} {top} {x1 + 90} {y1}"
-            label = (x1 + 65, top + 6)
-        elif x2 <= x1:
+            label = (x1 + mid, top + 6)
+        elif x2 <= x1:  # back to the left, below all boxes and earlier arrows
             back += 1
             low = bottom + 30 * back
-            path = f"M{x1 + 65} {y1 + _BOX_HEIGHT} C{x1 + 65} {low} {x2 + 65} {low} {x2 + 65} {y2 + _BOX_HEIGHT}"
-            label = ((x1 + x2) // 2 + 65, (low * 3 + y1 + _BOX_HEIGHT) // 4)
-        else:
+            path = f"M{x1 + mid} {y1 + _BOX_HEIGHT} C{x1 + mid} {low} {x2 + mid} {low} {x2 + mid} {y2 + _BOX_HEIGHT}"
+            label = ((x1 + x2) // 2 + mid, (low * 3 + y1 + _BOX_HEIGHT) // 4)
+        else:  # forward, in a bend if there are several or it passes over boxes
             start, end = x1 + _BOX_WIDTH, x2
             bend = (end - start) // 2
-            lift = 26 * nth + _OVER * ((x2 - x1) // _COLUMN - 1)
+            lift = 26 * nth + _LIFT_PER_COLUMN * ((x2 - x1) // _COLUMN - 1)
             path = f"M{start} {middle1} C{start + bend} {middle1 - lift} {end - bend} {middle2 - lift} {end} {middle2}"
             label = ((start + end) // 2, (middle1 + middle2) // 2 - (3 * lift) // 4 - 6)
         style = "way absence" if way.is_absence else "way"

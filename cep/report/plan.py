@@ -61,8 +61,8 @@ class VariablePlan:
 @dataclass(frozen=True, slots=True)
 class PastPlan:
     """The estimated stored past of a busy key. `events` of `event_bytes` each are stored for windows; `pinned` counts
-    further single events, each of which is a result, such as a `last(…)`. `tallies` (running counts or sums) replace
-    events: `carried_bytes` is the size of tallies and of the values around medians. `pane_rows` are rows of panes,
+    further events, kept because each can be a result, such as a `last(…)`. `tallies` (running counts or sums) replace
+    events. `carried_bytes` is the size of tallies, and of the values around medians. `pane_rows` are rows of panes,
     partial aggregates of a time slice for approximate functions."""
 
     events: int
@@ -85,11 +85,11 @@ class PatternPlan:
     pattern: PatternIR
     automaton: Automaton
     variables: tuple[VariablePlan, ...]
-    branches: bool  # one event can turn one run into two
+    branches: bool  # one event can turn one run into two: with it and without it
     run_bytes: int
     event_bytes: int
     runs_max: int
-    events: int  # of a busy key in the window
+    events: int  # in the window of a key with many events
     instructions_event: int  # for each event, without runs
     instructions_run: int  # conditions that each event is tested for with each run
     past: PastPlan | None = None  # the stored past of a busy key, if the pattern has histories such as `count(…)`
@@ -105,7 +105,7 @@ class PatternPlan:
         """Return the cost of one more event of a key, in words."""
         if self.branches:
             return "runs: each event may double the runs of the key, up to their limit"
-        if self.instructions_run:
+        if self.instructions_run:  # a condition compares the event with events of the run
             return "runs × condition: each event that passes its own conditions is compared with every run of the key"
         return "runs: each event that passes its conditions is offered to every run of the key"
 
@@ -150,13 +150,13 @@ def plan(
 
 
 def _pattern_plan(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
-    """Estimate the cost of a pattern for a key with `events` events in its window."""
+    """Estimate the cost of a pattern for a key with `events` events in its window. Its past is stored for histories."""
     automaton = build(bound.structure)
     program = compile_rules(schema, bound.key, (DeployedRule("plan", 1, 0, "", bound),))
     branches, variables = _branches(automaton, bound), _variables(bound, schema)
     runs = min(events, bound.within_events) if isinstance(bound.within_events, int) else events
     if branches:
-        # Every event may be taken or not: two to the power of the events, so the limit holds, not the formula.
+        # Every event may be taken or not (`branches`): two to the power of the events, so mostly the limit holds.
         runs = RUNS_PER_KEY_MAX if events >= RUNS_PER_KEY_MAX.bit_length() else 2**events
     retained = sum(1 for column in program.columns if column.retained)
     return PatternPlan(
@@ -168,7 +168,7 @@ def _pattern_plan(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
         event_bytes=_SLOT_BYTES * (_EVENT_FIXED_SLOTS + retained),
         runs_max=min(runs, RUNS_PER_KEY_MAX),
         events=events,
-        instructions_event=len(program.vector.code),
+        instructions_event=len(program.vector.code),  # evaluated over columns, before runs
         instructions_run=sum(len(v.with_run) for v in variables),
         past=_past_plan(program.histories, events),
     )

@@ -34,7 +34,7 @@ PastValues = Mapping[str, Mapping[str, Slot]]
 
 
 def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Lists = NO_LISTS) -> PastValues:
-    """Compute a pattern's histories (aggregates over past events) and list memberships by event id and their text."""
+    """Compute a pattern's histories (aggregates over past events) and list memberships, by event id and expression."""
     rule = DeployedRule(rule_id="past", version=1, epoch=1, content_hash="past", pattern=pattern)
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
     listed = ((number, column.computed) for number, column in enumerate(program.columns) if column.is_listed)
@@ -42,7 +42,7 @@ def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Li
     computed += [] if program.histories is None else [(h.number, h.expr) for h in program.histories.histories]
     if not computed or len(batch) == 0:
         return {}
-    prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)
+    prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)  # as if all time had passed
     columns: dict[str, list[Slot]] = {}
     for number, expr in computed:
         columns[show_expr(expr)] = prepared.values(number, expr.type).to_pylist()
@@ -73,7 +73,7 @@ def traced_events(
     schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None, lists: Lists = NO_LISTS
 ) -> dict[str, tuple[TracedEvent, ...]]:
     """Return the events of each key in the engine's order (columnar/order.py), for a trace. An event has its fields and
-    the values of `past`, which is computed from these events and lists by default."""
+    `past` values, which are computed from these events and lists by default. `ordinal` counts the pattern's events."""
     past = past_values(schema, pattern, batch, lists) if past is None else past
     names = list(batch.columns)
     columns = [batch.columns[name].to_pylist() for name in names]

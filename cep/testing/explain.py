@@ -187,12 +187,12 @@ class Explainer:
         return self.story(max(start.descendants(), key=_progress))
 
     def lines(self, runs_max: int = _RUNS_SHOWN_MAX) -> list[str]:
-        """Explain in a few lines how far the furthest runs came, or why no run started."""
+        """Explain in a few lines how far the furthest runs came, or why no run started. A story is about one run."""
         stories = self.furthest()
         if not stories:
             return self.not_started()
-        if any(not story.reasons for story in stories):  # it tells of a match
-            # Runs that the match covers (skip clause) add nothing to it.
+        if any(not story.reasons for story in stories):  # a story without reasons tells of a match
+            # Leave out runs that ended because the match covers them: the `skip` clause forbids overlaps.
             stories = [s for s in stories if all(c.why is not Why.SKIP for c in s.run.closings)]
         text: list[str] = []
         for story in stories[:runs_max]:
@@ -248,13 +248,13 @@ class Explainer:
             if self._positions[run.position].loops and count < wait.counted[0]:
                 variable = self._positions[run.position].variable
                 yield f"{self._name(wait)} is waited for after {wait.counted[0]} {variable}, there were {count}"
-        for index in sorted(run.opened, key=lambda i: waits[i].target == run.position):
+        for index in sorted(run.opened, key=lambda i: waits[i].target == run.position):  # a loop comes last
             if index in run.misses:
                 yield from self.miss(run, run.misses[index])
         for index in run.opened:
             if index not in closings:
                 yield self._open(run, waits[index])
-            elif closings[index].why not in (Why.TAKEN, Why.CERTAIN):  # these two continue the run
+            elif closings[index].why not in (Why.TAKEN, Why.CERTAIN):  # these two are not failures
                 yield from self._why_closed(run, closings[index])
 
     def _open(self, run: Run, wait: Wait) -> str:
@@ -265,13 +265,13 @@ class Explainer:
         return f"the events end before `{self._name(wait)}` is certain{moment}"
 
     def miss(self, run: Run, miss: Miss) -> list[str]:
-        """Return the reasons why an event does not match the run's wait."""
+        """Return the reasons why an event does not match a wait (next step): failed conditions, or an `until`."""
         wait = self._positions[run.position].waits[miss.wait]
         assert wait.target is not None, "only a wait that takes can miss"
         variable, event = self._positions[wait.target].variable, self.trace.events[miss.row]
         head = f"{self.clock(event.time_ms)} {event.event_id} is no {variable}: "
         parts = self._parts[variable]
-        if len(miss.failed) == len(parts) > 1:
+        if len(miss.failed) == len(parts) > 1:  # all failed: their values say enough
             return [head + self._values(parts, run, miss.row)]
         if miss.stopped and not miss.failed:
             assert wait.untils, "only `until` stops"

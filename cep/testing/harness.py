@@ -209,7 +209,7 @@ def _unexpected(
     test: PatternTest, unpaired: list[ObservedMatch], labels: dict[str, str], *, is_timeout: bool
 ) -> list[Difference]:
     """List the matches that no expectation of the test allows: any match where the test expects none, a time-out if the
-    test expects others, and a match where the test does not only count matches."""
+    test expects others, and a match where the test does not only count matches. A key of None stands for all keys."""
     differences: list[Difference] = []
     wants_timeouts = any(e.is_timeout for e in test.expected)
     for one in unpaired:

@@ -104,11 +104,11 @@ def why_not(
             answer.reasons += _without_a_match(explainer, at_ms)
         return answer
     if is_late.any():
-        answer.reasons += _late(world, versions, whole, at_ms, late)
+        answer.reasons += _late_events(world, versions, whole, at_ms, late)
     for rule, explainer in explainers:
         if _interval(rule) != ALWAYS:
             answer.reasons += _outside(world, rule, batch, at_ms)
-        answer.reasons += _stories(explainer, at_ms)
+        answer.reasons += _explain_runs(explainer, at_ms)
     return answer
 
 
@@ -154,21 +154,21 @@ def _concerns(trace: Trace, run: Run, until_ms: int, at_ms: int | None) -> bool:
     return at_ms is None or trace.events[run.start_row].time_ms <= at_ms <= until_ms
 
 
-def _late(
-    world: World, versions: Sequence[DeployedRule], whole: EventBatch, at_ms: int | None, late: frozenset[str]
+def _late_events(
+    world: World, versions: Sequence[DeployedRule], all_events: EventBatch, at_ms: int | None, late_ids: frozenset[str]
 ) -> list[tuple[str, tuple[str, ...]]]:
     """List the events that came too late, and the match that they would have completed in time."""
     events = [
         (int(time_ms), event_id)
-        for time_ms, event_id in zip(whole.time_ms, whole.event_id.to_pylist(), strict=True)
-        if event_id in late
+        for time_ms, event_id in zip(all_events.time_ms, all_events.event_id.to_pylist(), strict=True)
+        if event_id in late_ids
     ]
     lines = [f"{show_time(time_ms)} {event_id}" for time_ms, event_id in sorted(events)]
     more = [f"and {len(lines) - _EVENTS_MAX} more"] if len(lines) > _EVENTS_MAX else []
     head = f"{len(lines)} event{'' if len(lines) == 1 else 's'} came behind the watermark, too late to be matched"
     reasons = [(head, (*lines[:_EVENTS_MAX], *more))]
     for rule in versions:
-        explainer = _explainer(world, rule, whole, at_ms)
+        explainer = _explainer(world, rule, all_events, at_ms)  # with the late ones, as if in time
         if missed := _matches_at(explainer, at_ms):
             head = f"in time, version {rule.version} would have matched:"
             return [*reasons, (head, tuple(_steps(explainer, missed[0])))]
@@ -193,8 +193,8 @@ def _outside(
     return [(head, ("it would have matched:", *_steps(explainer, missed[0])))]
 
 
-def _stories(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
-    """Explain how the furthest runs ended, or the runs that were open at `at_ms`."""
+def _explain_runs(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
+    """Explain how the furthest runs ended, or the runs open at `at_ms` if it is given: (title, lines) for each."""
     trace = explainer.trace
     stories = explainer.furthest()
     if at_ms is not None:

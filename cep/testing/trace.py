@@ -86,14 +86,14 @@ class _Tracer:
             if self.within_events < _FOREVER:
                 self._expire_events(event)
         before, live = len(self.matches), list(self.runs)
-        if self.interval.from_ms <= event.time_ms < self.interval.starts_until_ms:
+        if self.interval.from_ms <= event.time_ms < self.interval.starts_until_ms:  # new runs may begin
             self._offer(self.start, event)
         for run in live:
             if not run.open or run.awaits_emission:
                 continue
-            if run.expiry_ms <= event.time_ms:
-                self._run_out(run)
-            elif run.start_ordinal <= event.ordinal - self.within_events:
+            if run.expiry_ms <= event.time_ms:  # its window in time is over
+                self._close_expired(run)
+            elif run.start_ordinal <= event.ordinal - self.within_events:  # its window in events is over
                 self._close_all(run, Why.EVENTS, event.time_ms, event.row)
             else:
                 self._offer(run, event)
@@ -101,7 +101,7 @@ class _Tracer:
         self.runs = [run for run in self.runs if run.open or run.awaits_emission]
 
     def _offer(self, run: Run, event: TracedEvent) -> None:
-        """Offer an event to each open wait (possible next step): it is taken, closes the wait, or is ignored."""
+        """Offer an event to each open wait (possible next step), which takes it, is closed by it, or ignores it."""
         self.steps += 1
         if self.steps > TRACE_STEPS_MAX:
             raise LimitError("steps of a trace", self.steps, TRACE_STEPS_MAX, "take fewer events, or a shorter time")
@@ -112,27 +112,27 @@ class _Tracer:
             if wait.link is Link.NEXT and wait.target is not None and event.ordinal != run.ordinal + 1:
                 self._close(run, Closing(index, Why.BETWEEN, event.time_ms, event.row))
                 continue
-            fits = 1 if is_start else self._gaps_allow(run, wait.bounds, event)
-            if fits < 0:  # too late; 0: too early
+            fits = 1 if is_start else self._check_gaps(run, wait.bounds, event)
+            if fits < 0:  # too late; 0 is too early
                 self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
                 continue
-            is_closed = self._close_by_guard(run, index, event, before=True)
-            # An absence takes no event: any forbidden event breaks it.
-            if is_closed or (wait.target is None and self._close_by_guard(run, index, event, before=False)):
+            is_closed = self._close_if_forbidden(run, index, event, before=True)
+            # An absence is without a target and takes no event: any forbidden event breaks it.
+            if is_closed or (wait.target is None and self._close_if_forbidden(run, index, event, before=False)):
                 continue
             self._take_or_close(run, index, event, may_take=fits > 0)
             if index in run.open:
-                self._close_by_guard(run, index, event, before=False)
+                self._close_if_forbidden(run, index, event, before=False)
 
     def _take_or_close(self, run: Run, index: int, event: TracedEvent, *, may_take: bool) -> None:
-        """Take the event if it matches the wait (a possible next step) and may be taken: is not too early. Otherwise
+        """Take the event if it matches the wait (a possible next step) and is not too early (`may_take`). Otherwise
         close a wait that accepts only the very next event."""
         wait = self.positions[run.position].waits[index]
         if may_take and wait.target is not None and self._fits_wait(run, index, event):
             self._take(run, index, event)
             if wait.link is not Link.FOLLOWED_BY_ANY and not self._stays_open(run, wait):
                 self._close(run, Closing(index, Why.TAKEN, event.time_ms, event.row))
-        elif wait.link is Link.NEXT and wait.target is not None:
+        elif wait.link is Link.NEXT and wait.target is not None:  # without a target it waits for an absence
             self._close(run, Closing(index, Why.CONDITION, event.time_ms, event.row))
         elif wait.link is Link.NEXT:  # `!x` as the very next event: this one is not x, so the absence is certain
             self._complete(run, event.time_ms, index)
@@ -160,10 +160,10 @@ class _Tracer:
         self.misses.setdefault(event.row, []).append((run, miss))
         return False
 
-    def _close_by_guard(self, run: Run, index: int, event: TracedEvent, *, before: bool) -> bool:
-        """Close the wait if a guard forbids the event. Return True if one does. With `before`, check the guards that
-        apply before the event is taken ("before", "greedy"), otherwise the others: "after", "next" (the very next event
-        only), "stop" (ends a loop), and "frees", which ends a greedy guard: its condition goes to `run.freed`."""
+    def _close_if_forbidden(self, run: Run, index: int, event: TracedEvent, *, before: bool) -> bool:
+        """Close the wait (possible next step) if a guard forbids the event; return True if one does. With `before`,
+        check the guards that apply before the event is taken ("before", "greedy"), otherwise "after", "next" (the very
+        next event only), "stop" (ends a loop), and "frees" (ends a greedy guard, by `run.freed`)."""
         wait = self.positions[run.position].waits[index]
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
@@ -175,7 +175,7 @@ class _Tracer:
                 continue
             if guard.moment == "next" and event.ordinal != run.ordinal + 1:
                 continue
-            if run is not self.start and self._gaps_allow(run, guard.bounds, event) < 1:
+            if run is not self.start and self._check_gaps(run, guard.bounds, event) < 1:
                 continue  # too early or too late for the guard; the start has not yet a time to measure from
             if self.conditions.closes(guard, event, run):
                 if guard.moment != "frees":
@@ -185,7 +185,7 @@ class _Tracer:
                     run.freed.append(guard.condition)
         return False
 
-    def _gaps_allow(self, run: Run, bounds: Sequence[Bound], event: TracedEvent) -> int:
+    def _check_gaps(self, run: Run, bounds: Sequence[Bound], event: TracedEvent) -> int:
         """Return 1 if the event keeps the bounds, 0 if it comes too early, -1 if it comes too late."""
         verdict = 1
         for bound in bounds:
@@ -203,7 +203,8 @@ class _Tracer:
 
     def _take(self, parent: Run, index: int, event: TracedEvent) -> None:
         """Create the run that results when `parent` takes the event by a wait (a possible next step). It may be
-        complete at once. Its marks are the rows of events from which later gaps are measured."""
+        complete at once. `counts` are events by position, in this loop; later gaps are measured from the rows in
+        `marks`."""
         wait = self.positions[parent.position].waits[index]
         target = wait.target
         assert target is not None, "only a wait with a target takes"
@@ -282,11 +283,11 @@ class _Tracer:
                 return
             before = len(self.matches)
             for run in [r for r in self.runs if r.open and r.expiry_ms <= due_ms]:
-                self._close_missed_next(run, events_count)
+                self._close_missed_next(run, events_count)  # waits for the very next event, which has come
                 if run.open:
                     self._close_due(run, until_ms=due_ms, at_ms=due_ms, why=Why.WITHIN, events_count=events_count)
             self._apply_skip(before, due_ms)  # to the matches of this deadline
-            if due_ms >= _FOREVER:
+            if due_ms >= _FOREVER:  # no later deadline
                 return
 
     def _expire_events(self, event: TracedEvent) -> None:
@@ -317,7 +318,7 @@ class _Tracer:
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:
             is_absence = waits[index].target is None
             if not is_absence and self._deadline_ms(run, waits[index]) >= _FOREVER >= until_ms:
-                continue  # the input ends: a wait without a window stays open
+                continue  # without a window (a deadline) it stays open when the input ends
             has_absence, ran_out = has_absence or is_absence, ran_out or not is_absence
             if is_absence:
                 self.conditions.covered.waits.add((run.position, index))
@@ -329,7 +330,7 @@ class _Tracer:
             run.expiry_ms = self._expiry_ms(run)
         is_new_timeout = ran_out and self.times_out and not run.is_reported
         run.is_reported = run.is_reported or is_new_timeout
-        if has_absence and self.in_order:
+        if has_absence and self.in_order:  # `skip … in order` emits the earliest start first
             self._complete(run, at_ms, None)
             # The complete run waits to be emitted: after the last event's matches, and in the order of deadlines.
             self.runs[-1].ordinal = events_count - 1  # of the last event
@@ -338,7 +339,7 @@ class _Tracer:
         if has_absence or is_new_timeout:
             self._emit(run, at_ms, is_match=has_absence, is_timeout=is_new_timeout)
 
-    def _run_out(self, run: Run) -> None:
+    def _close_expired(self, run: Run) -> None:
         """End every wait whose time is up; nothing fires."""
         for index in list(run.open):
             wait = self.positions[run.position].waits[index]
@@ -358,7 +359,7 @@ class _Tracer:
         for run in self.runs:
             self._close_missed_next(run, events_count)
             if run.expiry_ms < _FOREVER and run.expiry_ms <= self.end_ms and not self.has_deadlines:
-                self._run_out(run)
+                self._close_expired(run)
 
     # -------------------------------------------------------------------------------------------------- skip
 
@@ -370,8 +371,8 @@ class _Tracer:
             self._choose_matches([m for m in self.matches[before:] if m.is_match], at_ms)
 
     def _choose_matches(self, candidates: list[TracedMatch], at_ms: int) -> None:
-        """Choose among the matches of one moment, the best first. The pattern's `skip` lets a chosen match forbid the
-        matches and runs that started before a row, `covered_until`: drop or close these."""
+        """Choose among the matches of one moment, the best first. With the pattern's `skip` a chosen match covers all
+        runs that started before a row, `covered_until`: drop their matches, and close them."""
         while candidates:
             best = min(candidates, key=lambda match: self._preference(match.run))
             candidates.remove(best)
@@ -379,7 +380,7 @@ class _Tracer:
             for match in candidates:
                 if match.run.start_row < covered_until:
                     match.dropped_by = best.number
-                    if match.is_timeout:  # no match any more, but a time-out all the same
+                    if match.is_timeout:  # it was both: only its match is dropped
                         match.is_timeout = False
                         self._emit(match.run, match.detected_ms, is_match=False, is_timeout=True)
             candidates = [m for m in candidates if m.dropped_by is None]
@@ -387,7 +388,7 @@ class _Tracer:
 
     def _emit_in_order(self, at_ms: int) -> None:
         """Emit the complete runs of `skip … in order`, the earliest start first, while no open run started earlier.
-        Each forbids (covers) the runs that started before the row where matching goes on: close these."""
+        After a match, matching goes on at a row: close the runs that started before it."""
         while True:
             waiting = [run for run in self.runs if run.awaits_emission]
             if not waiting:

@@ -43,7 +43,7 @@ class Twofold(NamedTuple):
 
     high: float  # the nearest float
     low: float  # the rest
-    size: float  # the size that the error is a share of
+    error_scale: float  # the error is at most a fixed share of it
 
 
 def exact(high: float, low: float = 0.0) -> Twofold:
@@ -52,15 +52,15 @@ def exact(high: float, low: float = 0.0) -> Twofold:
 
 
 def mean_of(numbers: Sequence[int | float], scale: int | None) -> Twofold | None:
-    """Compute the average of decimals with `scale` digits, or of floats (None), to the last bit as the engine does. The
-    rounding errors of a sum of floats are added to it. Decimals are summed in halves of 32 bits, without overflow."""
+    """Compute the average of decimals with `scale` digits, or of floats (None), in two floats: equal to the engine's to
+    the last bit. A sum of floats gets its rounding errors. Decimals are summed in 32-bit halves, without overflow."""
     if not numbers:
         return None
     count = exact(float(len(numbers)))
     if scale is None:
-        total, rest = float(numbers[0]), _sum_rest(0.0, float(numbers[0]))
+        total, rest = float(numbers[0]), _sum_error(0.0, float(numbers[0]))
         for number in numbers[1:]:
-            rest += _sum_rest(total, number)
+            rest += _sum_error(total, number)
             total += number
         return _twofold_quotient(_twofold_sum(total, rest), count)
     whole = [int(number) for number in numbers]
@@ -88,15 +88,15 @@ def compared(expr: Binary, event: Fields, bound: BoundFields) -> bool | None:
     if left is None or right is None:
         return None
     difference = (left.high - right.high) + (left.low - right.low)
-    size = left.size + right.size
+    size = left.error_scale + right.error_scale
     if abs(difference) < size * LEVEL or (math.isnan(difference) and math.isinf(size)):
         difference = 0.0
     return _COMPARE[expr.op](difference, 0)
 
 
 def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
-    """Evaluate one side of a comparison with an average. The result has a float and its rest, because a comparison of
-    rounded floats would be wrong at the last digit. Its error is at most a fixed share of its `size`."""
+    """Evaluate one side of a comparison with an average. A Twofold is a float and its rest, because a comparison of
+    rounded floats would be wrong at the last digit. Its error is at most a fixed share of its `error_scale`."""
     if is_average(expr):
         return _average(expr, event, bound)
     if not expr.type.is_float:
@@ -110,8 +110,8 @@ def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
             return side_of(expr.argument, event, bound)
         case Unary(op="neg" | "abs"):
             number = side_of(expr.argument, event, bound)
-            turned = number is not None and (expr.op == "neg" or number.high < 0)
-            return Twofold(-number.high, -number.low, number.size) if number is not None and turned else number
+            flips = number is not None and (expr.op == "neg" or number.high < 0)
+            return Twofold(-number.high, -number.low, number.error_scale) if number is not None and flips else number
         case Binary(op="+" | "-" | "*" | "/"):
             left, right = side_of(expr.left, event, bound), side_of(expr.right, event, bound)
             return None if left is None or right is None else _arithmetic(expr.op, left, right)
@@ -120,7 +120,7 @@ def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
             if slot is None:
                 return None
             plain = exact(float(slot))  # a float that was rounded before has a larger error
-            return plain if is_exact_float(expr) else plain._replace(size=plain.size * FLOAT_ERROR)
+            return plain if is_exact_float(expr) else plain._replace(error_scale=plain.error_scale * FLOAT_ERROR)
 
 
 def _of_decimal(slot: Slot, scale: int) -> Twofold | None:
@@ -133,7 +133,7 @@ def _quotient(number: int, unit: int) -> tuple[float, float]:
     whole, divisor = high + low, float(unit)
     rest = low - (whole - high)
     first = whole / divisor
-    second = (((whole - first * divisor) - _product_rest(first, divisor)) + rest) / divisor
+    second = (((whole - first * divisor) - _product_error(first, divisor)) + rest) / divisor
     nearest = first + second
     return nearest, second - (nearest - first)
 
@@ -142,36 +142,36 @@ def _arithmetic(op: str, left: Twofold, right: Twofold) -> Twofold | None:
     if op == "/":
         return _twofold_quotient(left, right)
     if op == "*":
-        rest = _product_rest(left.high, right.high) + (left.high * right.low + left.low * right.high)
-        return _normal(left.high * right.high, rest, left.size * right.size)
-    size = left.size + right.size
+        rest = _product_error(left.high, right.high) + (left.high * right.low + left.low * right.high)
+        return _normal(left.high * right.high, rest, left.error_scale * right.error_scale)
+    size = left.error_scale + right.error_scale
     if op == "-":
-        right = Twofold(-right.high, -right.low, right.size)
-    rest = _sum_rest(left.high, right.high) + (left.low + right.low)
+        right = Twofold(-right.high, -right.low, right.error_scale)
+    rest = _sum_error(left.high, right.high) + (left.low + right.low)
     return _normal(left.high + right.high, rest, size)
 
 
 def _twofold_sum(one: float, other: float) -> Twofold:
-    return exact(one + other, _sum_rest(one, other))
+    return exact(one + other, _sum_error(one, other))
 
 
 def _twofold_quotient(number: Twofold, divisor: Twofold) -> Twofold | None:
     if divisor.high == 0:
         return None
     first = number.high / divisor.high
-    rest = (number.high - first * divisor.high) - _product_rest(first, divisor.high)
+    rest = (number.high - first * divisor.high) - _product_error(first, divisor.high)
     rest = (rest + number.low) - first * divisor.low
-    size = number.size / abs(divisor.high)
-    if divisor.size != abs(divisor.high):
-        size *= divisor.size / abs(divisor.high)
+    size = number.error_scale / abs(divisor.high)
+    if divisor.error_scale != abs(divisor.high):
+        size *= divisor.error_scale / abs(divisor.high)
     return _normal(first, rest / divisor.high, size)
 
 
 def _normal(high: float, low: float, size: float) -> Twofold:
-    return Twofold(high + low, _sum_rest(high, low), size)
+    return Twofold(high + low, _sum_error(high, low), size)
 
 
-def _sum_rest(x: float, y: float) -> float:
+def _sum_error(x: float, y: float) -> float:
     total = x + y
     if not math.isfinite(total):
         return 0.0
@@ -179,7 +179,7 @@ def _sum_rest(x: float, y: float) -> float:
     return (x - (total - part)) + (y - part)
 
 
-def _product_rest(x: float, y: float) -> float:
+def _product_error(x: float, y: float) -> float:
     product = x * y
     if not (abs(product) < _BOUND and abs(x) < _BOUND and abs(y) < _BOUND):
         return 0.0
@@ -202,7 +202,7 @@ class UnexplainedError(CepError):
 
 
 def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
-    """Evaluate an expression. The argument of an aggregate refers to each bound event by CurrentField."""
+    """Evaluate an expression. An aggregate's argument reads each bound event; `event` has values of histories, too."""
     match expr:
         case Const():
             return expr.value
@@ -230,12 +230,12 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
             return value_of(expr.then if holds else expr.otherwise, event, bound)
         case Call():
             if expr.fn == IN_LIST:
-                return _given(expr, event)
+                return _value_from_engine(expr, event)
             if expr.fn in COLUMN_FUNCTIONS:
                 return _column_function(expr, event)
             return _call(expr, [value_of(argument, event, bound) for argument in expr.arguments])
         case _:
-            return _given(expr, event)
+            return _value_from_engine(expr, event)
 
 
 def twofold_sides(expr: Binary, event: Fields, bound: BoundFields) -> tuple[Twofold, Twofold]:
@@ -246,7 +246,7 @@ def twofold_sides(expr: Binary, event: Fields, bound: BoundFields) -> tuple[Twof
     return left, right
 
 
-def _given(expr: Expr, event: Fields) -> Slot:
+def _value_from_engine(expr: Expr, event: Fields) -> Slot:
     """Return a value that needs more than the event; testing/events.py adds it to the event's fields."""
     name = show_expr(expr)
     if name not in event:
@@ -289,7 +289,7 @@ def _average(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
         scale = None if argument.type.is_float else argument.type.scale
         return mean_of([_number(v) for v in values if v is not None], scale)
     assert isinstance(expr, History), "there are no other averages"
-    value, rest = (_given(part, event) for part in (expr, replace(expr, fn="avg_rest")))
+    value, rest = (_value_from_engine(part, event) for part in (expr, replace(expr, fn="avg_rest")))
     return None if value is None or rest is None else exact(_number(value), _number(rest))
 
 
@@ -374,7 +374,7 @@ def _in(value: Slot, items: Sequence[Slot]) -> Slot:
 
 
 def _column_function(expr: Call, event: Fields) -> Slot:
-    """Evaluate a function of the event's text or time with the engine's function for columns."""
+    """Evaluate a function of the event's text or time with the engine's function for columns, for an equal result."""
     field: Expr = expr
     while isinstance(field, Call):
         field = field.arguments[0]
@@ -424,12 +424,12 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[float], Slot]] = {
 
 
 def _rounded(expr: Call, value: float) -> Slot:
-    """Round a number: halves away from zero. A decimal (a count of its smallest unit) gets a coarser scale."""
+    """Apply floor, ceil or round (halves away from zero). A decimal, in its smallest units, gets fewer digits."""
     source = expr.arguments[0].type
     if source.is_float:
         digits = expr.arguments[1] if len(expr.arguments) > 1 else None
         return _rounded_float(expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0)
-    step: int = 10 ** (source.scale - expr.type.scale)
+    step: int = 10 ** (source.scale - expr.type.scale)  # small units in one of the result
     whole = int(value)
     if expr.fn == "floor":
         return whole // step

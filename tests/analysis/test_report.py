@@ -19,12 +19,12 @@ from rich.console import Console
 
 from cep.analysis import figure_charts as draw
 from cep.analysis.backtest import DAY_MS, Backtest, ratio
-from cep.analysis.cases import MATCH, NOTHING, sampled, walk_frauds
+from cep.analysis.cases import MATCH, NO_RUN, sampled, trace_frauds
 from cep.analysis.figure_charts import upset
 from cep.analysis.labels import Labels, labels_of_column, labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
-from cep.analysis.one_rule import Drawn, OneRule, Replays, one_rule_of, replay_for_charts
-from cep.analysis.page import COLORS, LEVELS, WIDER, fitting, page, svg, table
+from cep.analysis.one_rule import OneRule, ReplayedCharts, Replays, one_rule_of, replay_for_charts
+from cep.analysis.page import COLORS, DETAIL_STEPS, WIDER, fitting, page, svg, table
 from cep.analysis.report import Report, report
 from cep.analysis.weeks import by_budget, by_week
 from cep.base.limits import REPORT_BYTES_MAX
@@ -174,14 +174,14 @@ def test_the_numbers_in_the_file_are_those_of_duckdb(measured: Inputs, tmp_path:
 def test_the_funnel_agrees_with_the_engine(measured: Inputs) -> None:
     """All frauds are walked here. A fraud that the engine finds ends with a match."""
     one, read, _, _ = measured
-    funnels, endings = walk_frauds(one, lambda _: read())
+    funnels, endings = trace_frauds(one, lambda _: read())
     for index, funnel in enumerate(funnels):
         assert funnel.walked == sum(funnel.steps.values()) == one.labelled.frauds_count
         if funnel.rule in ("small_large", "large"):  # a fraud belongs to one card, and so do these rules
             matched = {ending.fraud for ending in endings if ending.rule == funnel.rule and ending.step == MATCH}
             assert matched == set(np.flatnonzero(one.judged.has_detected[index]).tolist())
     (never,) = (funnel for funnel in funnels if funnel.rule == "never")
-    assert never.steps[NOTHING] == never.walked
+    assert never.steps[NO_RUN] == never.walked
     assert never.stopped == {"hit: amount > 1000000.00": never.walked}
 
 
@@ -191,7 +191,7 @@ def test_charts_have_titles_and_units(measured: Inputs) -> None:
     drawn = [
         *draw.alerts_by_day(one.figures), *draw.rule_intervals(one.figures),
         *draw.budget_curve(by_budget(one.judged, one.labelled, 20)), *upset(one.figures),
-        *draw.funnels(walk_frauds(one, lambda _: read())[0], names),
+        *draw.funnels(trace_frauds(one, lambda _: read())[0], names),
         *draw.weeks(by_week(one.judged, one.labelled, one.history.events, one.amount), names),
     ]  # fmt: skip
     for chart in drawn:
@@ -268,18 +268,18 @@ def test_keys_with_many_events_do_not_hold_up_a_report(measured: Inputs, monkeyp
     def pieces(_: Schema | None = None) -> Pieces:
         return read()
 
-    whole, _ = walk_frauds(one, pieces)
+    whole, _ = trace_frauds(one, pieces)
     rules_count = len(whole)
     for room in (60, 200):
         monkeypatch.setattr("cep.analysis.cases.REPORT_EVENTS_WALKED_MAX", room * rules_count)
-        few, _ = walk_frauds(one, pieces)
+        few, _ = trace_frauds(one, pieces)
         assert [funnel.rule for funnel in few] == [funnel.rule for funnel in whole]
         for funnel, other in zip(few, whole, strict=True):
             assert sum(funnel.steps.values()) == funnel.walked <= other.walked
         assert sum(funnel.walked for funnel in few) < sum(funnel.walked for funnel in whole)
     assert any(funnel.walked for funnel in few)
     monkeypatch.setattr("cep.analysis.cases.REPORT_EVENTS_WALKED_MAX", rules_count)
-    none, _ = walk_frauds(one, pieces)
+    none, _ = trace_frauds(one, pieces)
     assert [(funnel.walked, funnel.skipped > 0) for funnel in none] == [(0, True)] * rules_count
 
 
@@ -287,7 +287,7 @@ def test_keys_with_many_events_do_not_hold_up_a_report(measured: Inputs, monkeyp
 
 
 RULES, YEARS, PAYMENTS = 24, 6, 2_000
-LargeInputs = tuple[Measured, Path, Drawn]
+LargeInputs = tuple[Measured, Path, ReplayedCharts]
 NAMES = tuple(f"over_a_limit_of_the_{number:02}th_shop_and_its_neighbours" for number in range(RULES))
 EVENT = """
 event pay {
@@ -363,7 +363,7 @@ def test_a_large_report_shows_less_and_says_so(inputs: LargeInputs, monkeypatch:
 
 
 def test_the_last_level_has_room_to_spare(inputs: LargeInputs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cep.analysis.report.LEVELS", LEVELS[-1:])
+    monkeypatch.setattr("cep.analysis.report.DETAIL_STEPS", DETAIL_STEPS[-1:])
     html = large_report(inputs).html
     assert len(html.encode()) < REPORT_BYTES_MAX / 3
     assert "Left out: the page would be too large." in html
@@ -371,7 +371,7 @@ def test_the_last_level_has_room_to_spare(inputs: LargeInputs, monkeypatch: pyte
 
 
 def test_each_level_shows_no_more_than_the_one_before() -> None:
-    for level, less in pairwise(LEVELS):
+    for level, less in pairwise(DETAIL_STEPS):
         sizes = [(getattr(level, name), getattr(less, name)) for name in level.__slots__]
         assert all(more >= fewer for more, fewer in sizes)
         assert any(more > fewer for more, fewer in sizes)

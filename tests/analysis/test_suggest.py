@@ -15,7 +15,7 @@ from rich.console import Console
 
 import cep
 from cep.analysis import suggest as suggest_module
-from cep.analysis.conditions import Condition, few_values
+from cep.analysis.conditions import Condition, values_if_few
 from cep.analysis.history import Events
 from cep.analysis.labelled_events import LabelledEvents
 from cep.analysis.labels import labels_of_column, labels_of_table
@@ -374,7 +374,7 @@ TEXT = Type(Kind.STRING)
 
 
 def count_of_values(texts: pa.Array) -> int:
-    return len(list(few_values(texts, TEXT, 3)))
+    return len(list(values_if_few(texts, TEXT, 3)))
 
 
 WAYS: dict[str, tuple[Callable[[pa.Array], int], int]] = {
@@ -401,5 +401,5 @@ def test_values_are_numbered_as_they_differ() -> None:
         assert (codes[0], codes[2]) == (codes[3], codes[4])
         assert sorted({codes[0], codes[2], codes[5]}) == [0, 1, 2]
     texts = pa.array(["b", "a", None, "b"], pa.large_string())
-    rows_by_value = {written: holds.tolist() for written, holds in few_values(texts, TEXT, 3)}
+    rows_by_value = {written: holds.tolist() for written, holds in values_if_few(texts, TEXT, 3)}
     assert rows_by_value == {'"a"': [False, True, False, False], '"b"': [True, False, False, True]}

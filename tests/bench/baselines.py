@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rich.console import Console
 
-from cep.analysis.backtest import Judged, Part, parts_of_time
+from cep.analysis.backtest import Judged, TimePart, parts_of_time
 from cep.analysis.labelled_events import LabelledEvents
 from cep.analysis.labels import labels_of_table
 from cep.analysis.measure import Measured, Terms, measure
@@ -128,7 +128,7 @@ def of_events(rows: NDArray[np.int64], time_ms: NDArray[np.int64], labelled: Lab
 
 
 def figures(
-    alerts: Alerts, labelled: LabelledEvents, part: Part, spell: NDArray[np.int64], time_ms: NDArray[np.int64]
+    alerts: Alerts, labelled: LabelledEvents, part: TimePart, spell: NDArray[np.int64], time_ms: NDArray[np.int64]
 ) -> Value:
     """Judge the alerts of a part. `spell` int64[N] is the spell of fraud of each event, or -1."""
     inside = part.has(alerts.detected_ms)
@@ -165,7 +165,7 @@ def _days_ahead(
     return float(np.median(last[some] - first[some])) / 86_400_000
 
 
-def lacking(parts: Sequence[Part], time_ms: NDArray[np.int64]) -> list[str]:
+def lacking(parts: Sequence[TimePart], time_ms: NDArray[np.int64]) -> list[str]:
     """Return the names of the parts without an event or without a fraud; they cannot be used to choose or to judge."""
     return [part.name for part in parts if not (part.has(time_ms).any() and part.frauds.any())]
 
@@ -190,7 +190,7 @@ def best_limit(
     score: NDArray[np.float64],
     rows: NDArray[np.int64],
     labelled: LabelledEvents,
-    part: Part,
+    part: TimePart,
     time_ms: NDArray[np.int64],
 ) -> float:
     """Return the limit with the best F1 in a part. `score` belongs to the events in `rows`."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from cep.analysis.backtest import Part
+from cep.analysis.backtest import TimePart
 from cep.analysis.labelled_events import LabelledEvents
 from tests.bench.baselines import Alerts, best_limit, card_precision, figures, lacking, matrix, of_events
 from tests.bench.planted import FIELDS, planted
@@ -44,7 +44,7 @@ def test_figures_of_a_part_by_hand() -> None:
     """Days 2 to 5 count. Two of three alerts are right; fraud 1 is detected 3 days early, fraud 2 is missed."""
     labelled = marks_of([0, -1, 1, -1, 2, 1], ("x", "x", "y"))
     times = np.arange(6) * DAY_MS
-    part = Part("test", 2 * DAY_MS, 6 * DAY_MS, labelled.first_ms >= 2 * DAY_MS, labelled, 4.0)
+    part = TimePart("test", 2 * DAY_MS, 6 * DAY_MS, labelled.first_ms >= 2 * DAY_MS, labelled, 4.0)
     spell = np.array([-1, -1, 0, -1, 1, 0])
     alerts = of_events(np.array([0, 2, 3, 5]), times, labelled)
     value = figures(alerts, labelled, part, spell, times)
@@ -61,7 +61,7 @@ def test_a_part_without_an_event_or_a_fraud_is_named() -> None:
     times = np.array([0, 1, 4, 5]) * DAY_MS
     first = np.array([0, 1, 2]) * DAY_MS
     parts = [
-        Part(
+        TimePart(
             name, low * DAY_MS, high * DAY_MS, (first >= low * DAY_MS) & (first < high * DAY_MS), marks_of([], ()), 2.0
         )
         for name, low, high in (("train", 0, 2), ("validation", 2, 4), ("test", 4, 6))

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 import cep
-from cep.analysis.backtest import Part, parts_of_time
+from cep.analysis.backtest import TimePart, parts_of_time
 from cep.analysis.measure import Measured
 from tests.bench import baselines
 from tests.bench.baselines import measured_on, tuned
@@ -58,7 +58,7 @@ _WHOLE = (_LIBRARY_SENT, _LIBRARY, _TUNED_SENT, _TUNED, _AMOUNT, _RAW, _PAST)
 _HEAD = ("", "alerts", "precision", "recall", "f1", "a million", "ahead")
 
 
-def chosen(measured: Measured, names: list[str], part: Part, spell: NDArray[np.int64]) -> list[str]:
+def chosen(measured: Measured, names: list[str], part: TimePart, spell: NDArray[np.int64]) -> list[str]:
     """Return the rules that raise F1 together on a part, the best first. Each one and all have the least precision."""
     times = measured.history.events.time_ms
 
@@ -96,7 +96,9 @@ def spells(data: Given, measured: Measured) -> NDArray[np.int64]:
     return spell
 
 
-def models(data: Given, measured: Measured, parts: tuple[Part, ...], spell: NDArray[np.int64], seed: int) -> list[Row]:
+def models(
+    data: Given, measured: Measured, parts: tuple[TimePart, ...], spell: NDArray[np.int64], seed: int
+) -> list[Row]:
     with_past = cep.features(data.events, dict(data.features), declare=data.declared)
     with duckdb.connect() as connection:
         connection.register("e", with_past)
@@ -108,10 +110,7 @@ def models(data: Given, measured: Measured, parts: tuple[Part, ...], spell: NDAr
         baselines.matrix(some) for some in (scored.columns[1 : 1 + data.raw], scored.columns[1 + data.raw :])
     )
     full = np.concatenate([plain, past], axis=1)
-    scores = {
-        _RAW: boosted(plain, is_fraud, train, seed),
-        _PAST: boosted(full, is_fraud, train, seed),
-    }
+    scores = {_RAW: boosted(plain, is_fraud, train, seed), _PAST: boosted(full, is_fraud, train, seed)}
     if "amount" in scored.column_names:
         amount = scored["amount"].combine_chunks().cast(pa.float64()).fill_null(0.0)
         scores = {_AMOUNT: amount.to_numpy(zero_copy_only=False)} | scores
@@ -123,7 +122,7 @@ def models(data: Given, measured: Measured, parts: tuple[Part, ...], spell: NDAr
     return results
 
 
-def _row(name: str, alerts: baselines.Alerts, measured: Measured, part: Part, spell: NDArray[np.int64]) -> Row:
+def _row(name: str, alerts: baselines.Alerts, measured: Measured, part: TimePart, spell: NDArray[np.int64]) -> Row:
     """Return the name, the figures, and the recall of each kind."""
     times = measured.history.events.time_ms
     value = baselines.figures(alerts, measured.labelled, part, spell, times)
