@@ -347,7 +347,7 @@ def advance_rule(
                 old_nodes = counts.nodes
                 counts = _on_event(rule, events, row, work, counts, scratch)
                 room = less_room(room, events.weights, row, counts.nodes - old_nodes)
-                if counts.nodes > room.count_at and counts.full_array == y.NOT_FULL:
+                if counts.nodes > room.weigh_at and counts.full_array == y.NOT_FULL:
                     counts, room = _evict_over_node_limit(rule, events, row, work, scratch, cursor, (counts, room))
         full_array = counts.full_array
         if full_array == y.NOT_FULL and counts.runs > 1:

@@ -475,7 +475,7 @@ def advance_plain(
                 before = counts.nodes
                 counts = _on_event(rule, common_wait, offered, row, starts, work, scratch.picked, counts)
                 room = less_room(room, events.weights, row, counts.nodes - before)
-                if counts.nodes > room.count_at and counts.full_array == y.NOT_FULL:
+                if counts.nodes > room.weigh_at and counts.full_array == y.NOT_FULL:
                     counts, room = _evict_over_node_limit(rule, events, time, work, scratch, cursor, (counts, room))
         full_array, node_count = counts.full_array, counts.nodes
         if full_array == y.NOT_FULL and shared_at > key_starts.first:

@@ -27,11 +27,11 @@ _OLDEST, _YOUNGEST = 1, -1  # the sign of the entries of a heap, whose first ent
 
 
 class KeyRoom(NamedTuple):
-    """The first of a key's own nodes and matches, and the number of nodes at which they are counted next."""
+    """The first of a key's own nodes and matches; the numbers of nodes at which to weigh them and to drop some next."""
 
     first_node: int
     first_match: int
-    count_at: int
+    weigh_at: int
     drop_at: int
 
 
@@ -49,7 +49,7 @@ def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
     """Return the room after `added` nodes of the event in `row`, less its weight: weights int64[rows], or int64[0]."""
     if weights.shape[0] == 0 or added == 0:
         return room
-    return KeyRoom(room.first_node, room.first_match, room.count_at - added * weights[row], room.drop_at)
+    return KeyRoom(room.first_node, room.first_match, room.weigh_at - added * weights[row], room.drop_at)
 
 
 @bare

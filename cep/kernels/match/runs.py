@@ -104,8 +104,9 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
     """Return True if a guard (a condition on events that must not come) closes the wait because of the event.
 
     A wait is a transition that the run may still make, an offset in the image (the compiled rules); `waits` are the
-    bits of all open ones. `before` chooses the guards that apply before the transition is made, otherwise the others.
-    GUARD_GREEDY makes a loop greedy. GUARD_FREES closes nothing: it sets a flag of the run that ends this greed.
+    bits of all open ones. `before` chooses the guards that apply before the transition, otherwise the others.
+    GUARD_GREEDY closes the wait that leaves a greedy loop. GUARD_FREES closes nothing: it sets a flag of the run that
+    ends this greed.
     """
     for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
         moment = image[g + y.G_MOMENT]
