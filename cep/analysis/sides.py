@@ -79,9 +79,10 @@ def sides_of(events: Events, labelled: LabelledEvents, fields: Sequence[str]) ->
     row, schema = np.concatenate(rows), Schema(tuple(side_types))
     columns = {name: column.take(pa.array(row)) for name, column in events.columns.items()}
     ids = events.event_id.take(pa.array(row)).cast(TEXT)
-    sided = Events(schema, ids, np.concatenate(codes), events.time_ms[row], {**columns, key: pa.concat_arrays(parties)})
+    columns[key] = pa.concat_arrays(parties)
+    side_events = Events(schema, ids, np.concatenate(codes), events.time_ms[row], columns)
     side_labelled = replace(labelled, fraud=labelled.fraud[row], is_mature=labelled.is_mature[row])
-    return Sides(sided, side_labelled, key, "\n\n".join([declarations(schema), *texts]), tuple(producers))
+    return Sides(side_events, side_labelled, key, "\n\n".join([declarations(schema), *texts]), tuple(producers))
 
 
 def _producer(name: str, event_type: EventType, side: EventType, key_and_field: tuple[str, str]) -> str:

@@ -122,15 +122,15 @@ def _units_to_draw(judged: Judged, part: TimePart) -> NDArray[np.float64]:
     # Backwards, so that of several frauds of an alert the first one counts.
     unit_of_alert[alert[is_right][::-1]] = fraud_number[fraud[is_right]][::-1]
     rows = np.zeros((len(frauds) + int(key.max(initial=-1)) + 1, 11))
-    rows[: len(frauds), 0] = 1
+    rows[: len(frauds), 0] = 1  # the unit is a fraud
     for setting in (0, 1):
         is_counted = is_in_part & (judged.rule == setting)
         columns = (is_counted, is_counted & ~judged.is_immature, is_counted & judged.is_right)
         for n, chosen in enumerate(columns):
             rows[:, _FIRST_COLUMN[setting] + n] = np.bincount(unit_of_alert[chosen], minlength=len(rows))
         found_frauds = np.unique(fraud_number[fraud[judged.rule[alert] == setting]])
-        rows[found_frauds, _FIRST_COLUMN[setting] + 3] = 1
-        rows[found_frauds, _FIRST_COLUMN[setting] + 4] = labelled.amount[frauds[found_frauds]]
+        rows[found_frauds, _FIRST_COLUMN[setting] + 3] = 1  # found the fraud
+        rows[found_frauds, _FIRST_COLUMN[setting] + 4] = labelled.amount[frauds[found_frauds]]  # its money
     return rows[rows.any(axis=1)]
 
 

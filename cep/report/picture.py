@@ -142,7 +142,7 @@ def _draw_ways(ways: list[_Way], places: list[tuple[int, int]]) -> list[str]:
         used[way.source, way.target] += 1
         middle1, middle2 = y1 + _BOX_HEIGHT // 2, y2 + _BOX_HEIGHT // 2
         if way.source == way.target:  # a loop on top of the box, above earlier loops
-            top = y1 - 34 - 18 * nth
+            top = y1 - 34 - 18 * nth  # pixels: the height of a loop, and the distance to the next
             path = f"M{x1 + 40} {y1} C{x1 + 30} {top} {x1 + 100} {top} {x1 + 90} {y1}"
             label = (x1 + mid, top + 6)
         elif x2 <= x1:  # back to the left, below all boxes and earlier arrows

@@ -169,7 +169,7 @@ def _pattern_plan(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
         runs_max=min(runs, RUNS_PER_KEY_MAX),
         events=events,
         instructions_event=len(program.vector.code),  # evaluated over columns, before runs
-        instructions_run=sum(len(v.with_run) for v in variables),
+        instructions_run=sum(len(v.with_run) for v in variables),  # they compare with a run's events
         past=_past_plan(program.histories, events),
     )
 

@@ -35,7 +35,7 @@ PastValues = Mapping[str, Mapping[str, Slot]]
 
 def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Lists = NO_LISTS) -> PastValues:
     """Compute a pattern's histories (aggregates over past events) and list memberships, by event id and expression."""
-    rule = DeployedRule(rule_id="past", version=1, epoch=1, content_hash="past", pattern=pattern)
+    rule = DeployedRule(rule_id="past", version=1, epoch=1, content_hash="past", pattern=pattern)  # to compile it
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
     listed = ((number, column.computed) for number, column in enumerate(program.columns) if column.is_listed)
     computed: list[tuple[int, Expr]] = [(number, expr) for number, expr in listed if expr is not None]  # by column
