@@ -53,15 +53,15 @@ _COUNTER_NAMES = (  # in the order of layout.COUNT_STARTED …
 class Matches:
     """Completed and timed-out runs of one call, M of them, with B bound events in all.
 
-    A rule makes a derived event of a match, whose source events are its origins. A history aggregates past events.
-    """
+    A history is an aggregate of past events. A rule can make a derived event of a match; the origins of that event are
+    the source events of the match."""
 
     rule: Int32
     key: Int32  # index in `keys`
     detected_ms: Int64  # event time of the completing event, or the deadline
     completed: np.ndarray  # bool[M]
     timed_out: np.ndarray  # bool[M]; both are True if time completes a match and ends the run's wait for more events
-    measures: Int64  # int64[M, X] slots: the values of the measures of matches, then of time-outs
+    measures: Int64  # int64[M, X], as 64-bit numbers: the values of measures of matches, then of time-outs
     measures_null: UInt8
     offsets: Int64  # the bound events of match m are offsets[m] to offsets[m + 1] of the next columns, in binding order
     variable: Int32  # index in the rule's variables
@@ -70,7 +70,7 @@ class Matches:
     keys: pa.Array
     texts: pa.Array  # the dictionary of text measures
     history_flags: Int64  # FLAG_CUT: a history lacked older events; FLAG_FOLDED: it had only sums of them
-    derived_from_ms: Int64  # the time from which histories of its derived events are complete; TIME_MS_MIN: all are
+    derived_from_ms: Int64  # the time from which the past of the match's derived events is complete; TIME_MS_MIN: all
     origins: pa.Array | None = None  # text[B] written by alerts.py; null for a source event. None: no derived events
     order: Int64 | None = None  # int64[B, 3]: sorts bound events of one millisecond; unset for events of former calls
 
@@ -123,7 +123,7 @@ def advance(
     `keyed_state` None is the initial state. Inputs are not changed. `is_end`: no event follows the batch, so the new
     keyed state is empty. Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
-    advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_LIMITS, is_end=is_end)
+    advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_LIMITS, is_end=is_end)  # it never gives up
     assert isinstance(advanced, Advanced), "nothing is over no bounds"
     return advanced
 
@@ -207,8 +207,10 @@ def _advance_rules(
     program: Program, prepared: PreparedEvents, migrated: KeyedState, bounds: Int64, shared: SharedStarts,
     watermark_ms: int, outputs: Outputs, limits: OutputLimits,
 ) -> bool:  # fmt: skip
-    """Advance the runs of each rule over the new events. Return False if there are more matches than the limit."""
-    # The image (compiled rules) is one of this call if rules have texts: their numbers differ from call to call.
+    """Advance the runs of each rule over the new events. Return False if there are more matches than the limit.
+
+    The runs of rule number r are bounds[r] to bounds[r + 1]. `shared` are stored events of steps that rules share."""
+    # Rules with texts need the image (compiled rules) of this call: a text has another number in each call.
     rules = program.tables if prepared.image is program.image else program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(migrated.runs), read_only(migrated.run_key), bounds)
     matcher = matcher_of(program)
@@ -278,8 +280,8 @@ def _orders(batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> Int64 |
 def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
     """Return the flags of each match: FLAG_CUT if a history lacks older events, FLAG_FOLDED if it has only their sums.
 
-    A bound event names its incomplete histories (aggregates of past events) in a text (column INCOMPLETE). A derived
-    event, which a rule has made of a match, also has the flags of that match."""
+    A bound event has a text that names its incomplete histories (aggregates of past events), in the column INCOMPLETE.
+    A derived event, which a rule has made of another match, passes on the flags of that match."""
     flags = np.zeros(len(offsets) - 1, np.int64)
     column, derived_column = program.column(INCOMPLETE), program.column(DERIVED_FLAGS)  # -1: no such column
     if derived_column >= 0 and len(rows):
@@ -326,8 +328,8 @@ def _may_repeat(program: Program, finished: Int64) -> bool:
 def _distinct_rows(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
     """Return the rows of `finished` without repeated bindings (the same events bound to the same variables), in order.
 
-    The first match and the first time-out of each binding stay. A row can be both. If only its match repeats an earlier
-    one, it becomes a time-out, and the other way round. This changes `finished`."""
+    Each binding keeps its first match and its first time-out. One row can be a match and a time-out. If only one of the
+    two repeats an earlier row, the row remains the other one: its kind is changed in `finished`."""
     hashes = np.zeros(len(finished), np.uint64)
     match_hashes(finished, offsets, rows, variables, table_key(), hashes)  # table_key: a secret seed
     kind = finished[:, y.MATCH_KIND]
@@ -352,7 +354,7 @@ def _ids(migrated: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows
 
 def _live_runs(program: Program, outputs: Outputs, deferred: Sequence[DeferredEvents], watermark_ms: int,
                counters: Counter[str], evicted: list[EvictedRuns]) -> LiveRuns:  # fmt: skip
-    """Join the open runs with deferred events (stored once for rules that begin alike). Cuts the `outputs`."""
+    """Join the open runs and deferred events (stored once for rules that begin alike). Shrinks `outputs` in place."""
     run_output = outputs.runs
     runs_count, nodes_count = int(run_output.cursor[y.CURSOR_OUT]), int(run_output.cursor[y.CURSOR_NODES])
     rule_runs = LiveRuns(
@@ -368,7 +370,7 @@ def _live_runs(program: Program, outputs: Outputs, deferred: Sequence[DeferredEv
 
 def _next_state(program: Program, migrated: KeyedState, batch: EventBatch, prepared: PreparedEvents,
           live: LiveRuns) -> KeyedState:  # fmt: skip
-    """Return the new keyed state: live runs, the nodes (bound events) and events that they can reach, their keys."""
+    """Return the new keyed state: live runs, their keys, and the nodes (bound events) and events that they reach."""
     rows_count, keys_count = prepared.rows_count, len(prepared.keys)
     remaining = Remaining(
         np.empty(rows_count, np.int64), np.empty(rows_count, np.int32), np.empty(keys_count, np.int64)
@@ -377,7 +379,7 @@ def _next_state(program: Program, migrated: KeyedState, batch: EventBatch, prepa
         np.empty(len(live.nodes), np.int64), np.empty(rows_count, np.int64), np.empty(keys_count, np.int32)
     )
     key_of_row = prepared.columns[y.COLUMN_KEY]
-    # compact drops the nodes in place, and writes the remaining rows and keys and their new numbers.
+    # compact drops the other nodes in place. It fills `numbers` (new by old), and `remaining` (old rows and keys).
     nodes_left, rows_left, keys_left = compact(live, program.row_registers, key_of_row, numbers, remaining)
     rows = remaining.rows[:rows_left]
     columns: dict[str, pa.Array] = {}
@@ -414,7 +416,7 @@ def _no_matches(program: Program, keys: pa.Array) -> Matches:
 def advance_in_slices(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, *, is_end: bool = False
 ) -> Iterator[Advanced]:
-    """Yield the results of `advance`, in one or several parts; the last part has the keyed state after all events."""
+    """Yield the results of `advance` in parts, to limit memory. The last part has the keyed state after all events."""
     limits = OutputLimits(MATCHES_AT_ONCE_MAX, BINDINGS_AT_ONCE_MAX)
     waiting = [(batch, watermark_ms, is_end)]
     while waiting:
@@ -427,5 +429,5 @@ def advance_in_slices(
         else:  # too many matches: the result is the order of the events, to be halved
             half = len(result) // 2
             waiting.append((events.take(result[half:]), until_ms, is_last))
-            first_until_ms = min(until_ms, int(events.time_ms.min()))  # no event of the other half is late then
+            first_until_ms = min(until_ms, int(events.time_ms.min()))  # so no event of the second half is late
             waiting.append((events.take(result[:half]), first_until_ms, False))

@@ -67,9 +67,9 @@ def write_origins(
 ) -> tuple[pa.Array, int]:
     """Return the source events of each of M derived events, as text[M], and the number of dropped source events.
 
-    Match m has the bound events offsets[m] to offsets[m + 1], with their variables, ids and times; `inner_origins`
-    has the origins of bound events that are derived, null for the others.
-    """
+    Derived event m is made of match m, which has the bound events offsets[m] to offsets[m + 1]. The text has a record
+    for each bound event: its variable, id and time. A bound event that is itself derived is replaced by its own source
+    events, which `inner_origins` has as text; null for the other events."""
     for mark, escaped in _ESCAPED:
         ids = pc.replace_substring(ids, mark, escaped)
     times = pa.array(time_ms).cast(TEXT)
@@ -81,17 +81,17 @@ def write_origins(
     counts = pc.count_substring(whole, _RECORD_MARK).to_numpy()
     if not (counts > ORIGINS_MAX).any():
         return whole, 0
-    is_over = pa.array(counts > ORIGINS_MAX)
+    is_over = pa.array(counts > ORIGINS_MAX)  # + 1 below: a text begins with a mark, so its first part is empty
     cut = [_RECORD_MARK.join(text.split(_RECORD_MARK)[: ORIGINS_MAX + 1]) for text in whole.filter(is_over).to_pylist()]
     return pc.replace_with_mask(whole, is_over, pa.array(cut, TEXT)), int(np.maximum(counts - ORIGINS_MAX, 0).sum())
 
 
 def list_origins(offsets: Int32, names: pa.Array, inner_origins: pa.Array) -> tuple[pa.Array, int]:
-    """List the origins of each alert, null without them; count dropped ones.
+    """List the origins of each alert, null without them. Return also the number of dropped ones.
 
     A derived event is made of a match, and its origins are the source events of that match. Alert m has the bound
-    events offsets[m] to offsets[m + 1], with the variables `names`. For each derived one of them, `inner_origins` is a
-    text: for each origin a record mark, its variable, a part mark, its event id, a part mark, and its time (ms)."""
+    events offsets[m] to offsets[m + 1], with the variables `names`. A derived one has a text in `inner_origins`, with a
+    record for each origin: a record mark, the variable, a part mark, the event id, a part mark, and the time (ms)."""
     count = len(offsets) - 1
     derived = np.flatnonzero(np.asarray(pc.is_valid(inner_origins)))
     if not len(derived):
@@ -107,7 +107,7 @@ def list_origins(offsets: Int32, names: pa.Array, inner_origins: pa.Array) -> tu
     parts = pc.split_pattern(records.flatten().filter(pa.array(stays)), _PART_MARK).flatten()
     event_of_record, alert_of_record = event_of_record[stays], alert_of_record[stays]
     variables, ids, times = (parts.take(pa.array(np.arange(part, len(parts), 3))) for part in range(3))
-    for mark, escaped in reversed(_ESCAPED):
+    for mark, escaped in reversed(_ESCAPED):  # ids have escapes instead of marks
         ids = pc.replace_substring(ids, escaped, mark)
     columns: Sequence[pa.Array] = [
         pa.array((event_of_record - offsets[alert_of_record]).astype(np.int32)),  # place: index in the alert's events
@@ -232,17 +232,17 @@ def _windows_with_times(deployed: DeployedRule, from_ms: Sequence[int]) -> list[
 def _history_from_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
     """Return int64[M]: the time from which the past of each match of one rule is complete, TIME_MS_MIN if all of it is.
 
-    The past are its histories (aggregates over past events), derived events (made by other rules), and absent events.
+    The past has histories (aggregates over past events), derived events (made by other rules), and absent events.
     `times`: of the first event and the detection. `since_ms`: the job has seen all events from then on."""
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
     from_ms: Int64 = matches.derived_from_ms[part.rows]
-    if deployed.gaps:  # a producer may have missed derived events that the rule reads
+    if deployed.gaps:  # times before which derived events that the rule reads may be missing
         from_ms = np.maximum(from_ms, gaps_from_ms(deployed.gaps, first_ms, detected_ms, since_ms))
-    if deployed.folded_since_ms:  # before the rule was deployed, events were folded (merged into sums) for other rules
+    if deployed.folded_since_ms:  # folded events (merged into sums) are complete from other times
         is_folded = matches.history_flags[part.rows] & FLAG_FOLDED != 0
         unfolded_from_ms = retained_from_ms(_windows_with_times(deployed, deployed.folded_since_ms), first_ms)
         from_ms[is_folded] = np.maximum(from_ms, unfolded_from_ms)[is_folded]
-    retained = _windows_with_times(deployed, deployed.complete_ms[1:])  # a time for each history; [0]: the key domain's
+    retained = _windows_with_times(deployed, deployed.complete_ms[1:])  # of each history; [0] is the key domain's
     return history_from_ms(part.rule.windows, first_ms, since_ms, retained, from_ms)
 
 
@@ -393,10 +393,10 @@ def _stamps(time_ms: Int64, is_present: NDArray[np.bool_] | None = None) -> pa.A
 
 
 def _digests(digest_heads: Texts, head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
-    """Compute the SHA-256 digest of each match, uint8[M, 32]: of the head of its part, its key and its events' ids.
+    """Compute the SHA-256 digest of each match, uint8[M, 32], for its alert id.
 
-    Each key and id follows its length, so that no two different lists have the same bytes.
-    """
+    The digest is over the head of its part (one rule and kind), its key, and its events' ids. Each key and id follows
+    its length, so that no two different lists have the same bytes."""
     texts, ends = digest_texts(
         digest_heads, head_of, text_buffers(matches.keys), matches.key[rows], text_buffers(matches.event_id),
         matches.offsets, rows,

@@ -73,8 +73,7 @@ class Layout:
 class KeyedState:
     """Runs of many keys, and histories, which have keys of their own.
 
-    Shapes: keys text[K], each with a run; runs int64[n, W], run_rule and run_key int32[n]; nodes int64[m, 3].
-    """
+    Shapes: keys text[K], each with a run; runs int64[n, W], run_rule and run_key int32[n]; nodes int64[m, 3]."""
 
     layout: Layout
     keys: pa.Array
@@ -123,19 +122,19 @@ def empty_state(program: Program) -> KeyedState:
 
 
 def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> KeyedState:
-    """Join states of disjoint keys that belong to the same program. Registers with row_registers 1 hold event rows."""
+    """Join states of one program that have no key in common. row_registers is 1 for registers that hold event rows."""
     if len(states) == 1:
         return states[0]
     runs, nodes = np.concatenate([s.runs for s in states]), np.concatenate([s.nodes for s in states])
     run_rule = np.concatenate([s.run_rule for s in states])
     lengths = np.array([(len(s.runs), len(s.nodes), len(s.events), len(s.keys)) for s in states], np.int64)
-    bounds = np.concatenate([np.zeros((1, 4), np.int64), np.cumsum(lengths, axis=0)])
+    bounds = np.concatenate([np.zeros((1, 4), np.int64), np.cumsum(lengths, axis=0)])  # where each state begins
     run_bounds, node_bounds, row_bounds, key_bounds = (np.ascontiguousarray(column) for column in bounds.T)
-    shift_pointers(runs, run_rule, nodes, row_registers, run_bounds, node_bounds, row_bounds)
+    shift_pointers(runs, run_rule, nodes, row_registers, run_bounds, node_bounds, row_bounds)  # in place
     keys_before = key_bounds[:-1].astype(np.int32)
     run_key = np.concatenate([s.run_key + before for s, before in zip(states, keys_before, strict=True)])
     events = [s.events for s in states]
-    order = np.lexsort((np.arange(len(run_key)), run_key, run_rule))
+    order = np.lexsort((np.arange(len(run_key)), run_key, run_rule))  # by rule, then by key
     return KeyedState(
         layout=states[0].layout,
         keys=pa.concat_arrays([s.keys for s in states]),
@@ -150,7 +149,7 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
             time_ms=np.concatenate([e.time_ms for e in events]),
             columns={name: pa.concat_arrays([e.columns[name] for e in events]) for name in events[0].columns},
         ),
-        histories=concat_histories([(-1, s.histories) for s in states]),  # -1: of no stored page any more
+        histories=concat_histories([(-1, s.histories) for s in states]),  # -1: in no stored page
     )
 
 
@@ -169,15 +168,15 @@ def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[Pa
 def partition_keys(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray
 ) -> list[KeyedState]:
-    """Divide a keyed state by keys, whose order in a part is unchanged: part int64[K] in [0, parts_count).
+    """Divide a keyed state into parts by key: part int64[K] is the part of each key, in [0, parts_count).
 
-    A register of a run with row_registers[rule, register] 1 holds the row of an event, which gets a new number.
-    Cost: O(state), and about 20 µs for each part. The parts share no memory with the state.
-    """
+    Keys keep their order within a part. A register of a run with row_registers[rule, register] 1 holds an event row,
+    which gets its number within the part. The parts share no memory with the state. Cost: O(state), and about 20 µs for
+    each part."""
     order, _ = order_of(keyed_state, part, parts_count)
-    arranged = _sorted_by_part(keyed_state, order, row_registers)
+    sorted_state = _sorted_by_part(keyed_state, order, row_registers)
     return [
-        _cut(arranged, order.bounds[:, index].tolist(), order.bounds[:, index + 1].tolist())
+        _cut(sorted_state, order.bounds[:, index].tolist(), order.bounds[:, index + 1].tolist())
         for index in range(parts_count)
     ]
 
@@ -185,14 +184,13 @@ def partition_keys(
 def divide(
     keyed_state: KeyedState, part_of: Callable[[pa.Array], Int64], row_registers: np.ndarray
 ) -> list[tuple[int, KeyedState]]:
-    """Divide a state with its histories. Return (part, state) of each non-empty part, ascending.
+    """Divide a state with its histories (past events). Return (part, state) of each non-empty part, ascending.
 
-    `part_of` returns the part of each key of an array, any integers. Every segment of the histories is read.
-    """
+    `part_of` returns for an array of keys the part of each key, any integer. Every segment of the histories is read."""
     run_part, past = part_of(keyed_state.keys), keyed_state.histories
     parts = np.union1d(run_part, part_of(keys_with_past(past)))
     states = partition_keys(keyed_state, np.searchsorted(parts, run_part), len(parts), row_registers)
-    # Segments (blocks of past events) are detached from their stored pages to be divided, and then from the parts.
+    # Segments are blocks of past events. To divide them, their links to pages are removed, before and after the cut.
     pasts = partition_histories(replace(past, segments=detach_segments(past.segments)), parts.tolist(), part_of)
     return [
         (part, replace(keyed_part, histories=replace(past_of_part, segments=detach_segments(past_of_part.segments))))
@@ -201,13 +199,13 @@ def divide(
 
 
 def _sorted_by_part(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
-    """Sort the rows of a state by part (a set of keys). References become relative to a part's first row, for `_cut`.
+    """Sort the rows of a state by part (a set of keys). The rows, and references to them, count from 0 in each part.
 
-    `order` has the new order of the rows, and the position of each row in its part. A run refers to a node (a bound
-    event), and to events by its registers with row_registers[rule, register] 1. A node refers to nodes and an event."""
+    `order` has the new order of the rows, and each row's number in its part. A run refers to a node (a bound event),
+    and to events by registers with row_registers[rule, register] 1. A node refers to nodes and an event."""
     run_order = order.runs
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
-    nodes = keyed_state.nodes[order.nodes]  # `runs` and `nodes` are copies: the next call changes them in place
+    nodes = keyed_state.nodes[order.nodes]  # a copy, as `runs`: the next call changes both in place
     renumber_pointers(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
     return KeyedState(  # without histories: `divide` adds them
         layout=keyed_state.layout,
@@ -221,7 +219,7 @@ def _sorted_by_part(keyed_state: KeyedState, order: PartOrder, row_registers: np
 
 
 def _cut(whole: KeyedState, firsts: Sequence[int], ends: Sequence[int]) -> KeyedState:
-    """Cut a part out of an arranged state: the rows first <= i < end of keys, runs, nodes and events."""
+    """Copy one part of a state that is sorted by part: rows first <= i < end of its keys, runs, nodes and events."""
     keys, runs, nodes, rows = (slice(first, end) for first, end in zip(firsts, ends, strict=True))
     events = whole.events
     return KeyedState(
@@ -254,8 +252,8 @@ def table_weights(
 ) -> Int64:
     """Return how much more than 1 each event counts in the limit of bound events of a key, because of its long texts.
 
-    This is 1 for each NODE_TEXT_BYTES of its id and stored texts; the result is empty if no event has so many.
-    Shapes: columns and nulls [C, N] have numbers of `texts`. Row n has the id order[n] of the joined `ids`."""
+    It counts 1 more for each NODE_TEXT_BYTES of its id and stored texts. The result is empty if no event has so many.
+    columns and nulls [C, N] have indices in `texts`. Row n has the id order[n] of the joined `ids`."""
     numbers = program.retained_texts
     longest = max(longest_text(text_offsets(part)) for part in ids)
     if numbers:
@@ -264,7 +262,7 @@ def table_weights(
         return NO_WEIGHTS
     lengths = _lengths(texts)
     sizes = np.concatenate([_lengths(part) for part in ids])[order]
-    for number in numbers if len(lengths) else ():
+    for number in numbers if len(lengths) else ():  # without a dictionary all texts are null
         sizes += np.where(nulls[number] == 0, lengths[columns[number]], 0)
     return _weights(sizes)
 

@@ -51,9 +51,9 @@ class DeferredRows:
 def process_deferred(keyed_state: KeyedState, program: Program, rule: int, deferred: DeferredRows) -> KeyedState:
     """Advance a rule's runs over the stored events of a prefix (first conditions) that it no longer shares with others.
 
-    This is needed when rules have changed: the events were stored once for all rules of the prefix, to be processed
-    later (deferred). A note is a row among the runs of a rule. It names the last of these events that the rule has
-    processed. The state has its retained events sorted by key; its runs are returned unsorted."""
+    While rules shared the prefix, these events were stored once for all of them, to be processed later (deferred). A
+    note is a row among the runs of a rule: it names the last of the events that the rule has processed. The retained
+    events of the state must be sorted by key. The returned runs are not sorted."""
     of_rule = keyed_state.run_rule == rule
     last_processed = np.full(len(keyed_state.keys), -1, np.int64)  # by key: the last event of the rule's runs and notes
     last_rows = keyed_state.nodes[keyed_state.runs[of_rule, y.RUN_NODE], y.NODE_ROW]
@@ -154,9 +154,9 @@ def earlier_row_registers(row_registers: np.ndarray, layout: Layout, program: Pr
 
 
 def _changed_registers(layout: Layout, program: Program) -> dict[int, Registers]:
-    """Find the rules of a state stored by 0.2.0 whose registers (counts and sums of runs) have other numbers now.
+    """Find the rules whose registers (counts and sums of a run) are in other places now than in a state of 0.2.0.
 
-    Return the registers in both builds by the rule's number in the layout, cached for all parts of the state."""
+    Return the registers of both builds by the rule's number in the stored layout; cached for other stored states."""
     programs = layout.fingerprint, program.fingerprint
     if programs in _CHANGES:
         return _CHANGES[programs]
@@ -174,11 +174,11 @@ def _changed_registers(layout: Layout, program: Program) -> dict[int, Registers]
 
 
 def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> Int64:
-    """Compute a register (a number of a run, int64) of this build from the sums and sums of squares of version 0.2.0.
+    """Compute a register (a number that each run has, int64) of this build from the registers of version 0.2.0.
 
-    This build keeps the halves of an integer sum (high, low), the rounding error of a float sum (rest), and for
-    deviations a value (base, here the mean) and the sums of the distances from it (offset, offset squared).
-    """
+    This build keeps the halves of an integer sum (high, low), and the rounding error of a float sum (rest). For
+    deviations it keeps a value (base, here the mean) and the sums of the distances from that value (offset, offset
+    squared)."""
     kind, variable, argument = key
     if key in earlier:
         return earlier[key]
@@ -207,7 +207,7 @@ def _current_register(key: RegisterKey, earlier: dict[RegisterKey, Int64]) -> In
         offsets = total * unit - counts * center
         if kind == "offset":
             return _float_bits(offsets)
-        least = offsets * offsets / np.maximum(counts, 1)  # of equal values: their deviation is 0
+        least = offsets * offsets / np.maximum(counts, 1)  # if all values are equal: their deviation is 0
         squares: np.ndarray = sum_of_squares * unit * unit
         offsets_squared = squares - center * (2 * total * unit - counts * center)
         # A difference of large sums that is this small is only their rounding error.
@@ -283,9 +283,9 @@ def _moves(before: Layout, program: Program) -> _Moves:
 def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     """Convert a keyed state to another program. Return it, and the number of runs whose rule no longer exists.
 
-    Rules with common first conditions (a prefix) store their events once, and process them later. A rule that leaves
-    them processes the stored events now. A rule that joins them gets a note (a row among its runs): it has done so.
-    Columns that the program newly retains are null in earlier events: no run of an older rule reads them."""
+    Rules that share their first conditions (a prefix) store its events once, and process them later. A rule that no
+    longer shares them processes the stored events now. A rule that newly shares them has done that: a note (a row among
+    its runs) says so. Newly retained columns are null in earlier events: no run of an older rule reads them."""
     if keyed_state.layout.is_earlier:
         keyed_state = with_current_registers(keyed_state, program)
     elif keyed_state.layout.fingerprint == program.fingerprint:
@@ -301,7 +301,7 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
     order = np.lexsort((np.arange(len(migrated)), ~migrated.is_note, migrated.run_key, migrated.run_rule))
     runs, run_rule, run_key = migrated.runs[order], migrated.run_rule[order], migrated.run_key[order]
     is_lost = (moves.rule_numbers[keyed_state.run_rule] < 0) & keyed_state.is_run
-    is_lost &= ~np.isin(keyed_state.run_rule, [prefix for prefix, _ in moves.leaving])  # its rules got the events
+    is_lost &= ~np.isin(keyed_state.run_rule, [prefix for prefix, _ in moves.leaving])  # its rules have them
     return replace(migrated, runs=runs, run_rule=run_rule, run_key=run_key), int(is_lost.sum())
 
 
@@ -355,11 +355,11 @@ def _deferred_rows(keyed_state: KeyedState, prefix: int, new_row: Int64) -> Defe
 def _add_notes(keyed_state: KeyedState, program: Program, prefix: int, rule: int) -> KeyedState:
     """Note for each key that a rule has processed all stored events of a prefix, which it now shares with other rules.
 
-    The events of a prefix (first conditions) are rows among the runs, under the rule number `prefix`. Without a note
-    the rule would process them again. A note looks like a run in the rule's first state that begins with the last of
-    them: the matcher goes on after it."""
+    The events of a prefix (first conditions of rules) are stored as rows of the runs, with the rule number `prefix`.
+    Without a note the rule would process them again. A note looks like a run in the rule's first state that begins with
+    the last of the events. The matcher continues after that event."""
     of_prefix = np.flatnonzero(keyed_state.run_rule == prefix)
-    last = of_prefix[np.flatnonzero(np.diff(keyed_state.run_key[of_prefix], append=-1))]  # sorted by key and row
+    last = of_prefix[np.flatnonzero(np.diff(keyed_state.run_key[of_prefix], append=-1))]  # of each key; they are sorted
     rows, sharing = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
     notes = np.repeat(program.start_runs[rule : rule + 1], len(last), axis=0)
     notes[:, y.RUN_START_ROW], notes[:, y.RUN_NODE] = rows, len(keyed_state.nodes) + np.arange(len(last))
@@ -375,7 +375,7 @@ def _add_notes(keyed_state: KeyedState, program: Program, prefix: int, rule: int
 
 
 def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int) -> KeyedState:
-    """Give the runs of one rule to another rule with the same automaton. The state belongs to the program."""
+    """Give the runs of the rule `giver` to the rule `taker`, which has the same NFA states with other numbers."""
     is_moved = keyed_state.run_rule == giver
     if not is_moved.any():
         return keyed_state
@@ -384,13 +384,13 @@ def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int)
     moved = new.first_state - old.first_state
     runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
     runs[is_moved, y.RUN_STATE] += moved
-    is_of_giver = nodes[:, y.NODE_ROW] >= 0  # the others join two nodes, without an NFA state
+    is_of_giver = nodes[:, y.NODE_ROW] >= 0  # without a row, a node only joins two nodes and has no NFA state
     is_of_giver &= (nodes[:, y.NODE_STATE] >= old.first_state) & (
         nodes[:, y.NODE_STATE] < old.first_state + old.states_count
     )
     nodes[is_of_giver, y.NODE_STATE] += moved
     run_rule = np.where(is_moved, np.int32(taker), keyed_state.run_rule)
-    order = np.lexsort((np.arange(len(runs)), keyed_state.run_key, run_rule))
+    order = np.lexsort((np.arange(len(runs)), keyed_state.run_key, run_rule))  # by rule, then by key
     return replace(
         keyed_state, runs=runs[order], run_rule=run_rule[order], run_key=keyed_state.run_key[order], nodes=nodes
     )

@@ -71,7 +71,7 @@ class Outputs:
     def enlarge(self, full: int) -> None:
         """Double the array that is full (`full` is a FULL_ code), so that the matcher can go on where it stopped."""
         work, runs, cursor = self.work, self.runs, self.runs.cursor
-        if full == y.FULL_RUNS:  # rows of the current key, which the matcher begins again
+        if full == y.FULL_RUNS:  # the runs of one key: the matcher begins the key again, so nothing is copied
             rows_count = 2 * len(work.runs)
             self.work = work._replace(runs=np.empty((rows_count, work.runs.shape[1]), np.int64))
             self.scratch = self.scratch._replace(picked=np.empty(rows_count, np.int64))
@@ -79,7 +79,7 @@ class Outputs:
             self.work = work._replace(nodes=_doubled(work.nodes, cursor[y.CURSOR_NODES]))
         elif full == y.FULL_STACK:  # scratch memory, not copied either
             self.scratch = self.scratch._replace(stack=np.empty((2 * len(self.scratch.stack), 3), np.int64))
-        elif full == y.FULL_MARKS:  # flags of the nodes, which have become more
+        elif full == y.FULL_MARKS:  # a flag for each node: there are more nodes now
             self.scratch = self.scratch._replace(marks=np.zeros(len(work.nodes), np.int64))
         elif full == y.FULL_MATCHES:
             self.work = work._replace(matches=_doubled(work.matches, cursor[y.CURSOR_MATCHES]))
@@ -121,10 +121,10 @@ class Overflows:
 
 
 def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
-    """Count overflows in total, and by rule and version. Shapes: of_runs int64[R], the overflows of the matcher.
+    """Count overflows in total, and by rule and version. Shapes: of_runs int64[R], of the matcher by rule.
 
-    A condition or a history (aggregate of past events) counts for each of its rules, so the sum may exceed the total.
-    """
+    An overflow in a condition or history (aggregate of past events) counts for each rule that uses it, so the sum over
+    the rules may exceed the total."""
     arrays = overflows.instructions, overflows.entries, of_runs
     if not (any(map(np.count_nonzero, arrays)) or any(overflows.by_history.values())):  # almost always
         return
@@ -134,7 +134,7 @@ def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, coun
     if overflows.instructions.any():  # in the code of conditions and of derived columns
         of_evaluated, of_derived = program.vector.sums_by_result(overflows.instructions)
         of_predicates[program.predicates.evaluated] += np.array(of_evaluated, np.int64)
-    # An index finds a condition by one of its comparisons, and only the rest of it is computed: overflows by entry.
+    # An index entry finds a condition by one comparison. Only the rest of the condition is computed, and may overflow.
     np.add.at(of_predicates, program.predicates.entries[:, y.INDEX_PREDICATE], overflows.entries)
     counts = of_runs.copy()
     for number, rule in enumerate(program.rules):

@@ -34,8 +34,8 @@ def produced_events(
     """Convert matches of live rules that produce events to events; None without such matches.
 
     The alerts go into `alert_tables`. An event has its origins in the column DERIVED_ORIGINS: the source events of its
-    match, up to a limit (`counters` counts dropped ones). A shadow rule produces nothing, so live results stay equal.
-    """
+    match, up to a limit (`counters` counts dropped ones). A shadow rule (on trial) produces no events, because live
+    rules would react to them."""
     parts = []
     for number in matches.rules:
         rule = program.rules[number]
@@ -55,21 +55,21 @@ def produced_events(
 def _make_events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
     """Make a derived event of each match: with its measures as fields, and its alert's flags of incomplete histories.
 
-    Its id is "<id of the event from outside that completed the match>~<id of the alert>". A history (aggregate of past
-    events) may lack events (cut), have only sums of them (folded), or be complete only from a time on."""
+    Its id is "<id of the source event that completed the match>~<id of the alert>". A history (aggregate of past
+    events) may lack events (cut), have only sums of them (folded), or be complete only from some time on (from)."""
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
     alert_ids = alerts.column("alert_id").combine_chunks().cast(TEXT)
     ids = pc.binary_join_element_wise(_sources(program, rule, matches, rows), alert_ids, pa.scalar("~", TEXT))
     times = np.asarray(alerts.column("detected_at").combine_chunks().cast(pa.int64()))
-    numbers = {measure: (index, type_) for index, (measure, type_) in enumerate(rule.measures)}
+    index_and_type = {measure: (index, type_) for index, (measure, type_) in enumerate(rule.measures)}
     columns: dict[str, pa.Array] = {}
     for column, type_ in data_columns(program.schema).items():
         if column == event_type.id_field:
             columns[column] = ids
-        elif column in numbers:
-            columns[column] = measure_values(matches, rows, *numbers[column]).cast(arrow_type(type_))
+        elif column in index_and_type:
+            columns[column] = measure_values(matches, rows, *index_and_type[column]).cast(arrow_type(type_))
         else:
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
     cut, folded, from_time = (

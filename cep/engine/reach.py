@@ -23,19 +23,18 @@ RetainedWindow = tuple[HistoryWindow | None, int]
 
 
 def reaches_ms(windows: Sequence[HistoryWindow | None], time_ms: Int64) -> Int64:
-    """Return for each time the earliest time in a window of an event at that time.
+    """Return for each event time the earliest time that the windows of an event at that time cover.
 
-    A window of None is the whole past, and reaches TIME_MS_MIN; without windows it is the time itself.
-    """
+    A window of None covers the whole past, from TIME_MS_MIN. Without windows, the result is the event time itself."""
     earliest_ms = time_ms.copy()
     for window in windows:
         if window is None:
             return np.full(len(time_ms), TIME_MS_MIN, np.int64)
         if window.calendar is not None:
-            first = unit_starts(window.calendar, window.zone, time_ms)
+            first = unit_starts(window.calendar, window.zone, time_ms)  # such as the start of the day
         else:
             assert isinstance(window.ms, int), "parameters are bound before compilation"
-            first = time_ms - window.ms + 1
+            first = time_ms - window.ms + 1  # the window is (t - ms, t]
         earliest_ms = np.minimum(earliest_ms, first)
     return earliest_ms
 

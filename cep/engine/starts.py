@@ -56,20 +56,20 @@ NO_STARTS = SharedStarts(
 def join_deferred(program: Program, events_of_prefixes: Sequence[DeferredEvents]) -> SharedStarts:
     """Join the deferred events of all prefixes (first conditions that rules share) to one table for the kernels.
 
-    They are stored once until rules need them. The table's bits have a row for each condition, and a column for each
-    distinct mask (the conditions that hold for an event)."""
+    Deferred events are stored once until rules need them. A mask has the conditions that hold for an event, as bits.
+    The table's `bits` have a row for each condition, and a column for each distinct mask."""
     if not events_of_prefixes:
         return NO_STARTS
-    columns_first = np.cumsum([0, *(len(deferred.distinct_masks) for deferred in events_of_prefixes)])  # and the end
-    bits = np.zeros((max(program.predicates.count, 1), int(columns_first[-1]) // 64 + 1), np.uint64)
-    for shared, deferred, first in zip(program.shared, events_of_prefixes, columns_first, strict=False):
+    first_columns = np.cumsum([0, *(len(deferred.distinct_masks) for deferred in events_of_prefixes)])  # of each prefix
+    bits = np.zeros((max(program.predicates.count, 1), int(first_columns[-1]) // 64 + 1), np.uint64)
+    for shared, deferred, first in zip(program.shared, events_of_prefixes, first_columns, strict=False):
         index = first + np.arange(len(deferred.distinct_masks))
         for bit, predicate in enumerate(shared.predicates.tolist()):
             holding = index[deferred.distinct_masks >> bit & 1 != 0]  # the masks with this condition
             np.bitwise_or.at(bits[predicate], holding >> 6, np.uint64(1) << (holding & 63).astype(np.uint64))
     parts = [
         (deferred.keys, deferred.rows, deferred.starts_so_far, deferred.mask_index + first, deferred.weights_so_far)
-        for deferred, first in zip(events_of_prefixes, columns_first, strict=False)
+        for deferred, first in zip(events_of_prefixes, first_columns, strict=False)
     ]
     keys, rows, starts_so_far, columns, weights_so_far = map(np.concatenate, zip(*parts, strict=True))
     bounds = np.cumsum([0, *(len(deferred.rows) for deferred in events_of_prefixes)])
@@ -81,9 +81,9 @@ def find_deferred(
 ) -> DeferredEvents:
     """Find the events of a prefix (first conditions that several rules share) to defer.
 
-    They are stored once, instead of in runs of each rule, until an event of another condition of a rule arrives. Former
-    ones are rows among the stored runs: keyed_state.runs[bounds[n] : bounds[n + 1]] for rule or prefix number n. New
-    ones are deferred if a run may take them. In the mask of an event, bit 0 marks a start, which can begin a run."""
+    Deferred events are stored once, instead of in runs of each rule, until an event of another condition of a rule
+    arrives. Former ones are rows among the stored runs: number n (a rule or prefix) has the rows bounds[n] to bounds[n
+    + 1]. New ones are deferred if a run may take them. In a mask, bit 0 marks a start: it can begin a run."""
     new = queue_of(prepared, shared.predicates).astype(np.int64)
     time_ms = prepared.columns[y.COLUMN_TIME, new]
     new = new[(time_ms >= shared.from_ms) & (time_ms < shared.until_ms)]
@@ -99,7 +99,7 @@ def find_deferred(
             keys, rows, masks, starts_so_far, distinct_masks=masks[:1], mask_index=np.zeros(len(rows), np.int64),
             expiry=expiry, new_starts_count=len(new), weights_so_far=_weights_so_far(prepared, rows, masks),
         )  # fmt: skip
-    stored_masks = stored[:, y.RUN_ORDINAL]  # a run has its ordinal in this column, a deferred event its mask
+    stored_masks = stored[:, y.RUN_ORDINAL]  # where a run has its ordinal, a deferred event has its mask
     masks = np.concatenate([stored_masks, _condition_masks(shared, prepared, new)])[order]
     expiry = np.concatenate([stored[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
     _fill_expiry(shared, prepared, keyed_state, bounds, keys, rows, masks, expiry)
@@ -118,8 +118,9 @@ def find_deferred(
 def _choose_deferred(shared: SharedStart, prepared: PreparedEvents, rows: Int64, masks: Int64, is_taken: Bool) -> Bool:
     """Choose the events of a prefix (first conditions that rules share) to defer: to store once, until rules need them.
 
-    All events that a run may take (`is_taken`) are deferred, except new large ones (with long texts) that begin no run.
-    Such an event counts as several at each rule's own limits, so the rules process it at once: a bitmap marks it."""
+    All events that a run may take (`is_taken`) are deferred, except new ones with long texts that cannot begin a run.
+    Each rule has limits at which such an event counts as several. So the rules process it at once, and a bitmap marks
+    it. In a mask (conditions as bits), bit 0 marks an event that can begin a run."""
     if not len(prepared.weights):  # no event has long texts
         return is_taken
     is_start, is_large, is_new = masks & 1 != 0, prepared.weights[rows] > 0, rows >= prepared.first_row
@@ -148,19 +149,19 @@ def _fill_expiry(
     shared: SharedStart, prepared: PreparedEvents, keyed_state: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
     masks: Int64, expiry: Int64,
 ) -> None:  # fmt: skip
-    """Fill `expiry` of the new events of a prefix: until when runs need them. A prefix: first conditions of rules.
+    """Fill `expiry` of the new events of a prefix (first conditions that rules share): until when runs need them.
 
-    An event is needed as long as a run that takes it is open; `expiry` stays NOT_TAKEN if no run can take it. Such a
-    run begins with an earlier event of the prefix, or is a stored run of one rule, which takes events after its last
-    one. `masks` have a bit for each condition that holds."""
+    An event is needed as long as a run that takes it is open; without one, `expiry` stays NOT_TAKEN. A run that takes
+    it begins with this or an earlier event of the prefix, or it is a stored run of one rule. A stored run takes only
+    events after its last one. `masks` have a bit for each condition that holds."""
     first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
     runs = keyed_state.runs[join_ranges(first, counts)]
     run_keys = keyed_state.run_key[join_ranges(first, counts)]
     states = runs[:, y.RUN_STATE] - np.repeat(shared.first_states, counts)
     last_rows = keyed_state.nodes[runs[:, y.RUN_NODE], y.NODE_ROW]
-    waits = np.flatnonzero((states > 0) & np.isin(states, shared.steps[:, STEP_STATE]))  # runs within the prefix
-    waits = waits[np.lexsort((last_rows[waits], run_keys[waits]))]
-    rule_runs = PrefixRuns(run_keys[waits], last_rows[waits], states[waits], runs[waits, y.RUN_EXPIRY])
+    in_prefix = np.flatnonzero((states > 0) & np.isin(states, shared.steps[:, STEP_STATE]))  # runs that wait there
+    in_prefix = in_prefix[np.lexsort((last_rows[in_prefix], run_keys[in_prefix]))]
+    rule_runs = PrefixRuns(run_keys[in_prefix], last_rows[in_prefix], states[in_prefix], runs[in_prefix, y.RUN_EXPIRY])
     scratch = np.empty((2, len(shared.steps)), np.int64)
     follow_prefix(
         shared.steps, shared.within_ms, prepared.columns, PrefixEvents(keys, rows, masks, expiry), rule_runs, *scratch
@@ -174,8 +175,7 @@ def write_deferred(
     """Write the deferred events of prefixes (first conditions that rules share) as rows like runs, to store them.
 
     A key keeps its newest RUNS_PER_KEY_MAX starts (events that can begin a run), and none before a dropped one. With
-    long texts it keeps fewer: they count as at most NODES_PER_KEY_MAX bound events.
-    """
+    long texts it keeps fewer: they count as at most NODES_PER_KEY_MAX bound events."""
     runs, keys, rule_numbers = [], [], []
     for shared, deferred in zip(program.shared, events_of_prefixes, strict=True):
         is_start = deferred.masks & 1  # 1 for an event of the first condition

@@ -38,14 +38,14 @@ class PreparedEvents:
     columns: Int64
     nulls: UInt8
     image: Int64  # the compiled rules, with the numbers of this call's texts
-    bitmaps: UInt64  # a bit for each condition of single events and new row: 1 if it holds
-    first_row: int  # the first new row of the columns
-    event_of: Int64  # the event of each row: retained events, followed by the batch.
+    bitmaps: UInt64  # a row for each condition of single events, with a bit for each new event: 1 if it holds
+    first_row: int  # the first row of a new event; retained events come before it.
+    event_of: Int64  # the event of each row, as its index in the retained events followed by the batch.
     texts: pa.Array  # the dictionary of all text columns
     overflows: Overflows  # numbers that exceeded 64 bits.
-    folded: int  # values of histories (aggregates of past events) that read folded events (merged into sums)
-    cut: int  # values of histories that may lack events
-    dropped: int  # events that histories do not remember because of their limits.
+    folded: int  # the number of histories' values (aggregates of past events) that read events merged into sums.
+    cut: int  # the number of histories' values that may lack events.
+    dropped: int  # the number of events that histories do not remember because of their limits.
     histories: Histories  # after the new events
     weights: Int64  # how much more than 1 each row counts in limits, because of long texts; empty if each counts 1
 
@@ -146,7 +146,7 @@ def _evaluate(
 ) -> tuple[UInt64, Overflows]:  # fmt: skip
     """Evaluate the conditions of single events for the new rows, and fill derived columns (expressions of one event).
 
-    Code computes some conditions; an index finds the others by constants. `history_overflows`: counts by history."""
+    Code computes some conditions. An index finds the others by their constants. `history_overflows`: by history."""
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)  # of 64 rows; code runs on whole blocks of rows
@@ -172,11 +172,11 @@ def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
 def _fill_by_index(program: Program, constants: Int64, image: Int64, events: Events, overflows: Int64) -> None:
     """Fill the bitmaps (events.bitmaps) of conditions that an index finds by a constant that they compare with.
 
-    The index of a column is a group of entries, E in all: each has a constant and the rest of a condition, which is
-    computed for the events that the constant finds. `overflows` int64[E] counts numbers beyond 64 bits in the rests."""
+    The index of a column is a group of entries, E in all. An entry has a constant, and the rest of a condition: this is
+    computed only for events with that constant. `overflows` int64[E] counts numbers beyond 64 bits in the rests."""
     groups, entries = program.predicates.groups, program.predicates.entries
     values = constants[entries[:, y.INDEX_CONSTANT]]
-    # Constants are sorted within each group here, because a text is a number that differs from call to call.
+    # The constants of each group are sorted in each call, because the numbers that stand for texts differ by call.
     group_of_entry = np.repeat(np.arange(len(groups)), groups[:, y.INDEX_END] - groups[:, y.INDEX_FIRST])
     order = np.lexsort((values, group_of_entry))
     nothing, counters = np.empty((0, 0), np.int64), np.zeros(y.COUNTERS, np.int64)
@@ -194,8 +194,9 @@ def _fill_texts(
 ) -> tuple[pa.Array, Int32]:  # fmt: skip
     """Assign numbers to the texts of all text columns, equal numbers to equal texts, so that they can be compared.
 
-    The retained events fill the first rows. `past_texts` are results of histories, in the order of the new rows; other
-    columns have the texts of the batch's `batch_rows`. Returns: (the dictionary, int32 numbers of the rules' texts)."""
+    The retained events fill the first rows, and the batch's events at `batch_rows` the others. `past_texts` are results
+    of histories (of past events), in the order of these others. Returns: (the dictionary, int32 numbers of the rules'
+    texts)."""
     numbers = [number for number, column in program.fields if column.type.is_text]
     old_and_new: list[pa.Array] = []  # by turns: the retained texts of a column, and its new texts
     for number in (*numbers, *past_texts):
@@ -220,7 +221,7 @@ def _fill_texts(
                 nulls[number, :first_row] = missing[offset:new_begin]
             _gather(missing[new_begin:new_end], rows, nulls[number, first_row:])
         offset = new_end
-    return every.dictionary, codes[offset:]
+    return every.dictionary, codes[offset:]  # the last numbers are of `written`
 
 
 def _numbers(indices: pa.Array) -> tuple[Int32, UInt8 | None]:

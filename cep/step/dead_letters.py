@@ -63,8 +63,7 @@ def split_late(
 ) -> dict[int, EventBatch]:
     """Return the events that are not late, by number of the key domain; describe and count the others.
 
-    An event with keys in several domains counts only once.
-    """
+    An event with keys in several domains counts only once."""
     on_time: dict[int, EventBatch] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)

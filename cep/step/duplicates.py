@@ -65,11 +65,11 @@ def ensure_digests(job: Job, decoded: E) -> E:
 def drop_duplicates(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen_ids: SeenIds, output: MatchOutput
 ) -> tuple[Mapping[int, Sequence[EventBatch]], Letters]:
-    """Remove the events whose id came before within `dedup_ms`, also late ones; with 0 none.
+    """Remove the events whose id came before within `dedup_ms`, also late ones. If `dedup_ms` is 0, remove none.
 
-    `watermark_ms` is the watermark at the start of the micro-batch. Returns: the other events by number of their key
-    domain, and for dead letters a description of each reused id: it came before with other content.
-    """
+    `watermark_ms` is the watermark at the start of the micro-batch. Return the other events by number of their key
+    domain, and a description of each reused id (an id that came before with other content) for its dead letter. A
+    bucket has the ids of one range of event time."""
     letters: Letters = []
     if job.dedup_ms == 0:
         return batches, letters
@@ -79,7 +79,7 @@ def drop_duplicates(
         batch = concat_batches(parts)
         buckets, verdicts = time_buckets(batch, job.dedup_ms), np.zeros(len(batch), np.uint8)
         for bucket in _distinct(buckets):
-            if bucket >= oldest:
+            if bucket >= oldest:  # older ids are not remembered
                 rows = np.flatnonzero(buckets == bucket)
                 bucket_events = batch if len(rows) == len(batch) else _identities(batch, rows)
                 # secrets: keys of the hash, so that a sender cannot make two ids with the same hash
@@ -122,10 +122,10 @@ def reused_letters(events: Decoded) -> Letters:
 def _keep_new_events(
     job: Job, number: int, batch: EventBatch, verdicts: NDArray[np.uint8], outputs: tuple[MatchOutput, Letters]
 ) -> EventBatch:
-    """Return the events with the verdict NEW; count the others: SAME (a repeat), OTHER (a reused id, also described).
+    """Return the events with the verdict NEW. Count the others: SAME is a repeat, OTHER is a reused id.
 
-    An event can be in the batches of several key domains, and counts in the first one.
-    """
+    A reused id is also described for a dead letter. An event can be in the batches of several key domains, and counts
+    in the first one. `number` is the domain of this batch. `outputs` receive the counts and the descriptions."""
     if np.count_nonzero(verdicts):
         output, letters = outputs
         output.counters["duplicates"] += count_once(job, number, batch.take(verdicts == SAME))

@@ -95,7 +95,8 @@ class PartitionTime(NamedTuple):
     def with_records(self, read: PartitionTime, active_ms: int) -> PartitionTime:
         """Add new records. One may have a wrong time: `last_ms` moves only to a time that enough records reach.
 
-        `counts_by_time` are parts of the records: (count, earliest time). They are judged when they are enough."""
+        `counts_by_time` are groups of records: (count, earliest time). When they have SUPPORT_RECORDS_MIN records in
+        all, the time that enough of these have reached moves `last_ms`, and the count begins again."""
         joined_time = self.joined(read, active_ms)
         last_ms, counts_by_time = self.last_ms, joined_time.counts_by_time
         if counts_by_time and sum(count for count, _ in counts_by_time) >= limits.SUPPORT_RECORDS_MIN:
@@ -108,10 +109,10 @@ class PartitionTime(NamedTuple):
         )
 
     def at_clock(self, now_ms: int, ahead_ms: int | None = None, *, is_end: bool = False) -> PartitionTime:
-        """Return the time of the partition at a later clock `now_ms`, which may have reached events dated ahead of it.
+        """Return the partition's time at the clock `now_ms`. Events dated ahead count once the clock has reached them.
 
-        These move the partition now. With a backlog (unread records, and more than `ahead_ms` before the clock), a
-        time stays unconfirmed until enough records have reached it: one wrong time would make the others late."""
+        A partition has a backlog if it has unread records and is more than `ahead_ms` before the clock. Its time then
+        stays unconfirmed until enough records have reached that time: one wrong time would make the others late."""
         time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)  # the clock went back
         if time.ahead_first_ms <= now_ms:  # almost never: the clock has reached events dated ahead of it
             all_reached = time.ahead_last_ms <= now_ms
@@ -151,8 +152,8 @@ def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, 
     """Return how far a partition was read, from the times of its new events, int64[N].
 
     Events up to `ahead_ms` ahead of the clock `now_ms` do not count yet, and later ones are dead letters; None: all
-    count. One event may have a wrong time: if the partition has unread records (`is_behind`), it moves only to a time
-    that enough events have reached, so they are counted (`counts_by_time`)."""
+    count. One event may have a wrong time. So a partition with unread records (`is_behind`) moves only to a time that
+    enough events have reached: `counts_by_time` is the number of events by time."""
     last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else limits.TIME_MS_MIN
     if ahead_ms is None or last_ms <= now_ms:
         return PartitionTime(last_ms, is_behind, counts_by_time=_count_by_time(time_ms) if is_behind else ())
@@ -167,9 +168,9 @@ def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, 
 
 
 def _count_by_time(time_ms: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """Divide records by time into a few parts, the latest first: (number of records, earliest time).
+    """Divide records by time into a few groups, the latest first: (number of records, earliest time).
 
-    With them, `_reached_by_share` finds the time that enough records have reached; a few may have wrong times."""
+    From them, `_reached_by_share` finds the time that enough records have reached. Some may have wrong times."""
     records_count = len(time_ms)
     if records_count >= limits.SUPPORT_RECORDS_MIN:  # enough to judge now, by the latest 1 / SUPPORT_SHARE of them
         part_size = records_count // limits.SUPPORT_SHARE + 1
@@ -247,10 +248,10 @@ def merge_times(
 ) -> PartitionTimes:  # fmt: skip
     """Add the times of new records to the earlier times of the partitions. Times only grow.
 
-    The watermark waits for a partition until `idle_ms` after the clock at which it was last active (`active_ms`). This
-    is now if the partition is new, or has or had unread records (`is_behind`). Otherwise new events move `active_ms`
-    only as much as the latest event time has grown: a few old events do not hold up the others. An event before
-    `watermark_ms` is late and does not count. `ahead_ms`: events may be dated so far ahead of the clock."""
+    The watermark waits for a partition until `idle_ms` after `active_ms`, the clock at which the partition was last
+    active. This is now for a new partition, and for one that has or had unread records (`is_behind`). Otherwise new
+    events move `active_ms` only as far as the latest event time: a few old events do not hold up other partitions. An
+    event before `watermark_ms` is late and does not count. Events may be dated up to `ahead_ms` ahead of the clock."""
     now_ms, on_time_ms = read.now_ms, max(watermark_ms, limits.TIME_MS_MIN + 1)
     after = {name: time.at_clock(now_ms, ahead_ms) for name, time in before.items()}
     were_all_idle = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
@@ -265,7 +266,7 @@ def merge_times(
         else:
             is_nothing_new = False
         after[name] = after.get(name, _UNREAD).with_records(time, active_ms).at_clock(now_ms, ahead_ms)
-    # After an outage one partition has records before the others, so all are active. At the end none is waited for.
+    # After an outage, records of one partition arrive first, so all become active. At the end all become idle.
     if read.is_end or (were_all_idle and not is_nothing_new):
         active_ms = now_ms - idle_ms - 1 if read.is_end else now_ms
         after = {name: time._replace(active_ms=active_ms) for name, time in after.items()}

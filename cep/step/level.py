@@ -53,13 +53,13 @@ def match_pages(
 ) -> None:
     """Match the events and deadlines of a domain's pages together, and write the pages back. Raises: StateError.
 
-    A page is the stored state of a few keys, a slot its number. Histories (of past events) have pages of their own."""
+    A page is the stored state of a few keys, and a slot is its number. Histories (past events) have other pages."""
     plan = program.histories
     history_slots = np.unique(pages.histories.slots(batch.key)).tolist() if plan is not None and len(batch) else []
     expired_by_ms = TIME_MS_MAX if plan is None else watermark_ms  # no rule looks back: all histories have expired
     for slot in sorted(set(pages.histories.expired(expired_by_ms)).difference(history_slots)):
         pages.histories.remove(slot)
-    slots = pages.touched(batch.key, watermark_ms)  # of the batch's keys, and with deadlines
+    slots = pages.touched(batch.key, watermark_ms)  # the pages with keys of the batch or with a deadline
     if not len(slots):
         return
     taken_state, orphans = pages.take(slots, program)  # orphans: runs of rules that the program lacks
@@ -144,15 +144,15 @@ _FIRST_IN_ORDER = LastEvent(0, NO_VALUE)  # no event is before it; all events wi
 
 
 def last_matched(events: Iterable[EventBatch], watermark_ms: int, earlier: LastEvent | None) -> LastEvent | None:
-    """Return the last event of the watermark's millisecond, to find later ones that belong before it; None: no event.
+    """Return the last event of the watermark's millisecond; None: no event. It tells if later ones are out of order.
 
-    `earlier` is the last one so far, of the same millisecond."""
+    `earlier` is the last one of this millisecond so far."""
     last = earlier
     for batch in events:
         rows = (batch.time_ms == watermark_ms).nonzero()[0]
         if not len(rows):
             continue
-        latest = _FIRST_IN_ORDER
+        latest = _FIRST_IN_ORDER  # without an order table, all events are alike
         if batch.order is not None:
             us, declared = batch.order[rows, ORDER_US], batch.order[rows, ORDER_FIELD]
             us_max = int(us.max())
@@ -197,8 +197,7 @@ class LevelTask:
 
 def match_level(task: LevelTask, portion: Portion) -> MatchOutput:
     """Match the due events (before the watermark) of some key groups (`portion`) with the rules of one level: steps 4
-    to 7 of a micro-batch. These rules read events that lower levels produce. Raises: StateError, StoreError.
-    """
+    to 7 of a micro-batch. These rules read events that lower levels produce. Raises: StateError, StoreError."""
     output = MatchOutput(since_ms=task.since_ms)
     due_batches: dict[int, list[EventBatch]] = {}
     for arrivals, events in zip(portion.ports.parts, portion.events, strict=True):

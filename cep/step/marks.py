@@ -32,8 +32,7 @@ def keys_of_flawed(
     decoded: Decoded, domains: Sequence[Sequence[str]], batches: Sequence[EventBatch]
 ) -> dict[tuple[str, int], Keys]:
     """Return the keys of each event with unreadable values, by its id and time: for its dead letter, and to flag the
-    next alerts of these keys, because a rule may have missed a value.
-    """
+    next alerts of these keys, because a rule may have missed a value."""
     flawed = {(poison.event_id, poison.time_ms) for poison in decoded.poison if poison.bad_values}
     keys: dict[tuple[str, int], Keys] = {event: {} for event in flawed}
     if not flawed:
@@ -88,9 +87,9 @@ def with_marks(
 ) -> pa.Table:
     """Set the column `flawed` of alerts whose key had an event with unreadable values less than MARK_MS before.
 
-    `marks` are the times of such events by key. `last_alerts` has the marks of earlier micro-batches, stored like last
-    alerts. `keys` are the key fields of each rule and version. Cost: a look-up for each alert.
-    """
+    `marks` are the times of such events in this micro-batch, by key. `last_alerts` has the ones of earlier
+    micro-batches, each stored as if it were a last alert. `keys` has the key fields of each rule and version. Cost: a
+    look-up for each alert."""
     has_marks = last_alerts is not None and last_alerts.marks_count > 0
     if not alerts.num_rows or not (marks or has_marks):
         return alerts

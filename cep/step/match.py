@@ -47,14 +47,14 @@ def match_events(
 ) -> KeyedState:  # fmt: skip
     """Match the events of one key domain, add the results to `output`, and return the new keyed state.
 
-    `is_end`: no event follows the batch, so the new keyed state is empty. A handover is (time, giver, taker): one rule
-    version takes over the open runs of another. The events before it are matched first, then the events after it."""
+    `is_end`: no event follows the batch, so the new keyed state is empty. In a handover (time, giver, taker), one rule
+    version takes over the open runs of another. The events before that time are matched first, then the others."""
     for change_ms, giver, taker in program.handovers:
         if watermark_ms < change_ms and not (len(batch) and int(batch.time_ms.max()) >= change_ms):
-            break
+            break  # neither the watermark nor an event has reached the handover
         is_before = batch.time_ms < change_ms
         if not is_before.any() and (keyed_state is None or not (keyed_state.run_rule == giver).any()):
-            continue
+            continue  # there is no run to hand over
         keyed_state = _match_slices(program, keyed_state, batch.take(is_before), min(change_ms, watermark_ms), output)
         keyed_state = hand_over(keyed_state, program, giver, taker)
         batch = batch.take(~is_before)
@@ -65,7 +65,7 @@ def _match_slices(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput, *,
     is_end: bool = False,
 ) -> KeyedState:  # fmt: skip
-    """Match events slice by slice under unchanged versions of the rules; add the results to `output`."""
+    """Match events by unchanged rule versions, in slices (parts) that limit memory; add the results to `output`."""
     for slice_result in advance_in_slices(program, keyed_state, batch, watermark_ms, is_end=is_end):
         keyed_state = slice_result.keyed_state
         add_counts(output.counters, slice_result.counters)

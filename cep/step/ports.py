@@ -78,8 +78,7 @@ class DomainHistories(Protocol):
 
 class DomainPages(Protocol):
     """The port to the pages (stored runs of a few keys each) of a key domain (keys made of the same fields) in some key
-    groups. A slot is the number of a page among them.
-    """
+    groups. A slot is the number of a page among them."""
 
     @property
     def histories(self) -> DomainHistories:

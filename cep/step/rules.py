@@ -84,7 +84,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class JobRules:
-    """The rules of one job: the job, and the control records that it begins with. Caches of rulebooks have it as key.
+    """The rules of one job: the job, and its first control records (changes of rules). Rulebook caches use it as key.
 
     store: the folder of its rulebooks. job_lists: the entries of its lists, for a job without such a folder."""
 
@@ -118,8 +118,8 @@ def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
     if key not in _RULEBOOKS:
         assert rules.store is not None, "a digest is known by a folder"
         rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
-        rulebook.keep_levels(rules.job.levels_count)  # each version at the level where its keyed state is
-        rules.job.govern(rulebook)  # set who is trusted, and whether changes are audited: not a part of the file
+        rulebook.keep_levels(rules.job.levels_count)  # each version stays on the level (order of rules) of its state
+        rules.job.govern(rulebook)  # the job, not the file, sets who is trusted, and if changes are audited
         return _remember(rules, rulebook)
     return _RULEBOOKS[key]
 
@@ -199,8 +199,9 @@ def change_rules(
 ) -> Change:
     """Apply control records to a copy of a rulebook, in order. `seen_ms`: no key group has matched a later event.
 
-    The first change also has the audit lines about the rules that the job begins with, or about new signers. A
-    rulebook's trail is the hash that its next audit line continues."""
+    If there are new signers (of rules), the result has audit lines about them. Otherwise the first change has audit
+    lines about the rules that the job begins with. The trail of a rulebook is the hash that its next audit line
+    continues."""
     rulebook, first_audit_lines = before.rulebook.copy(), tuple[bytes, ...]()
     if has_new_signers(rulebook):
         first_audit_lines = tuple(note_signers(rulebook))
@@ -319,9 +320,9 @@ def _refused(record: model.VersionedRecord, outcome: Outcome, data: bytes) -> by
         "diagnostics": [to_json(diagnostic, sources) for diagnostic in outcome.diagnostics],
         **({"cause": outcome.cause} if outcome.cause else {}),
     }
-    # A rule that is refused for a card number in it is not to bring it into the letters.
-    has_values = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
-    shown = f"{len(data)} bytes" if has_values else _text(data)
+    # CEP320 refuses a protected value, such as a card number. The dead letter must not show it either.
+    has_protected_value = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
+    shown = f"{len(data)} bytes" if has_protected_value else _text(data)
     return dead_letter(Poison("control_refused", outcome.full_reason, shown), more)
 
 
@@ -424,15 +425,17 @@ class InForce:
 
 
 class Programs:
-    """The compiled programs of a process, by rulebook and event types, one for each level and key domain. Rules of a
-    level read the events that lower levels produce. If only a list changes, its versions (`timelines`) are replaced."""
+    """The compiled programs of a process by rulebook and event types, with one for each level and key domain.
+
+    Rules of a level read the events that lower levels produce. If only a list of values changes, the versions of the
+    list (`timelines`) are replaced, and nothing is compiled."""
 
     def __init__(self) -> None:
         self._programs: dict[tuple[str, Schema], tuple[Lists, list[dict[KeyDomain, Program]]]] = {}
         self._in_force: InForce | None = None
 
     def in_force(self, rulebook: NamedRulebook, job: Job) -> InForce:
-        """Return a rulebook of this job with its derived values, the last one from a cache: they take milliseconds."""
+        """Return a rulebook with the values derived from it. The last one is cached, because it takes milliseconds."""
         if self._in_force is None or self._in_force.rulebook is not rulebook:
             programs = tuple(self.of(rulebook.rulebook, job.schema, level) for level in range(job.levels_count))
             domains = frozenset(domain for level in programs for domain in level)

@@ -45,10 +45,10 @@ from cep.step.rules import InForce, JobRules, NamedRulebook, change_rules, forge
 class Progress:
     """The state of a job, or of one of its key groups, between two micro-batches.
 
-    The job has seen all events from `since_ms` on. Events between it and `gap_ms` may be missing: an operator has let
-    the job go on without them. `heartbeat_ms` is a heartbeat that does not move the watermark yet, because a partition
-    has unread records from before it. `last_event` was matched last; later events of its millisecond must follow it.
-    """
+    The job has seen all events from `since_ms` on. However, events before `gap_ms` may be missing, if an operator has
+    let the job go on without them. `heartbeat_ms` is a heartbeat that does not move the watermark yet, because a
+    partition has unread records from before it. `last_event` was matched last: later arrivals of its millisecond must
+    follow it."""
 
     rulebook: NamedRulebook
     watermark_ms: int = TIME_MS_MIN
@@ -72,10 +72,10 @@ class MicroBatch:
 class Outcome:
     """The outcome of a micro-batch.
 
-    progress: times and rules for the next one. in_force: the rules that it was matched with. refused, rule_counters:
-    dead letters of refused control records, and counters of all control records; equal for all key groups, so only one
-    reports them. events_aside: late events and events with a reused id. produced: events that rules emit, for the rules
-    of the next level (order in which rules run). evicted: runs that keys lost to a limit."""
+    progress: the times and rules with which the next one begins. in_force: the rules that matched this one. refused:
+    dead letters of refused control records. rule_counters: of all control records. These two are equal for all key
+    groups, so only one reports them. events_aside: late events and events with a reused id. produced: events that rules
+    emit, for the rules of the next level (order in which rules run). evicted: runs that keys lost to a limit."""
 
     progress: Progress
     in_force: InForce
@@ -192,12 +192,12 @@ def filter_alerts(
     """Remove the alerts that rules suppress, and remember the sent ones. Flag the alerts of keys with flawed events.
 
     A flawed event has unreadable values; `flawed_times` are the times of such events by key. alerts: sorted as
-    sort_alerts does. memory: changed in place, without entries that have expired at the watermark or exceed a limit.
-    """
+    sort_alerts does. memory: changed in place; it forgets entries that have expired at the watermark, and the ones
+    beyond a limit."""
     if not alerts.num_rows and not flawed_times:  # then nothing is remembered either
         return FilteredAlerts(alerts, (), Counter())
     alerts = with_marks(alerts, policies.keys, flawed_times, memory)
-    lost_count = remember_marks(memory, flawed_times)  # keys whose times exceed a limit of the memory
+    lost_count = remember_marks(memory, flawed_times)  # keys without room in the memory
     suppression = suppress_alerts(alerts, policies, memory.last)
     memory.put(suppression.fired)
     counters = Counter(count_suppressed(suppression))
