@@ -27,7 +27,7 @@ def writes_audit(book: Rulebook) -> bool:
 
 
 def note(book: Rulebook, record: Signable | None, outcome: Outcome, data: bytes, subject: str) -> list[bytes]:
-    """Return new lines of the audit: about new signers and a record. `subject` is CHANGE, FIRST or UNREADABLE."""
+    """Return the audit lines about a record, and first about new signers. `subject`: CHANGE, FIRST or UNREADABLE."""
     if not writes_audit(book):
         return []
     before = note_signers(book)
@@ -101,7 +101,7 @@ def _facts_and_texts(
     if record is not None:
         names = [] if book.trust is None else _signers_of(record, book.trust)
         facts |= {"kind": record.kind, "id": record.id, "version": record.version, "by": names}
-        # CEP320 refuses a snooze whose key is a raw protected value, such as a card number: version_line has the key.
+        # CEP320: the key of a snooze is a raw value, such as a card number. Leave version_line out: it has this key.
         has_raw_key = any(diagnostic.code == "CEP320" for diagnostic in outcome.diagnostics)
         texts |= {"of": record.id if has_raw_key else version_line(record), "sent_by": record.by, "why": record.reason}
     facts |= {"outcome": outcome.kind, "cause": outcome.cause, **_signers_fact(book)}

@@ -48,13 +48,13 @@ KeyDomains = tuple[tuple[str, ...], ...]
 def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains | None) -> PatternIR | Outcome:
     """Compile the pattern of a record, and check that this job has its events and keys.
 
-    `key_domains` are the keys that the job routes events by; None routes by any. Of several reasons the first counts.
+    `key_domains` are the keys by which the job routes events; None: by any key. Only the first reason is returned.
     """
     checked = checked_text(record.source)
     if not checked.ok:  # diagnostics call the text by the name of the rule
         mistakes = load_text(record.source, record.id).diagnostics
         return Outcome("refused", "the pattern text has mistakes", tuple(mistakes))
-    protected = _unprotected(checked.schema, schema)
+    protected = _unprotected(checked.schema, schema)  # fields that only the job protects: rules see tokens
     if protected:
         checked = _with_protected(record.source, protected)
         if not checked.ok:
@@ -127,7 +127,7 @@ def _checked(text: _Text) -> Checked:
 
 @lru_cache(_TEXTS_CACHED)
 def chain_lengths_after(source: str) -> Mapping[str, int]:
-    """Return the length of the longest chain after each pattern of a text: one reads the events of the one before."""
+    """Count for each pattern of a text how many patterns follow it at most: each reads events of the one before."""
     patterns = checked_text(source).patterns
     readers: dict[str, set[str]] = {}
     for name, pattern in patterns.items():  # `histories` are its aggregates over past events, also of derived ones
@@ -159,7 +159,7 @@ def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
             in_job = f"by `{offered.order_field}`" if offered.order_field else "by no field"
             return f"`{name}` is in order by `{declared.order_field}` in the rule and {in_job} in the job"
         if offered.fields == declared.fields:
-            continue  # as for nearly all rules: to look for the fields that they read takes a walk through the pattern
+            continue  # this saves time for nearly all rules: `_names` visits every part of a pattern
         named = _names(pattern) if named is None else named
         read = {declared.id_field, declared.time_field, *named}
         reason = _fields_reason(declared, offered, read, produces_required=_produces_required_fields(pattern, job))
@@ -185,7 +185,7 @@ def _fields_reason(declared: EventType, offered: EventType, read: set[str], *, p
             if field.name not in read:
                 continue  # the job has dropped it, and the rule does not read it
             return f"`{declared.name}` has a field `{field.name}` that the job's events have not"
-        # A condition on a null is not met, which is harmless. A rule that emits required fields must not read a null.
+        # The job may have nulls that the rule does not expect. They do no harm, unless the rule emits required fields.
         fits = is_wider(in_job.type, field.type)
         if not fits or (produces_required and field.name in read and in_job.type.nullable != field.type.nullable):
             return f"`{declared.name}.{field.name}` is {field.type} in the rule and {in_job.type} in the job"
@@ -306,10 +306,10 @@ def _automaton_of(program: Program) -> tuple[object, ...]:
 
 
 def _without_constants(value: object, negated: frozenset[str] = frozenset()) -> object:
-    """Return a pattern's tree without constants. If it is equal for two versions, open runs of one go on in the next.
+    """Return a pattern's tree without constants: if two versions have equal trees, one can continue the other's runs.
 
-    The new constants apply to later events. These stay in the tree: windows, counts, and constants in `until` and of
-    `negated` variables (events that must not come), because a run has already passed over events by them.
+    Then the new constants apply to later events only. Windows, counts, and the constants of `until` and of `negated`
+    variables (events that must not come) stay in the tree: by these, the runs have already ignored some events.
     """
     if isinstance(value, Const):
         return "const", repr(value.type)

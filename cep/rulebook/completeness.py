@@ -53,11 +53,11 @@ from cep.nfa.histories import is_approximate, is_foldable, is_single, pane_ms, s
 class Need:
     """The past events that a history, such as `count(payment over 1 h)`, needs to have stored.
 
-    They satisfy all `conditions`, stay for `span_ms` and have `columns`. Equal histories have the same `identity`.
-    `keeps_events`: it stores a whole window of events, which can serve other histories. It is False if one event
-    decides (`last`, `exists`), and for an approximate history, which stores panes (partial aggregates of one time
-    slice). `pane_ms` is the length of such a pane, by which its window may reach back further; 0 for other histories.
-    `folds`: the older events of a busy key are merged into an aggregate, which serves only equal histories.
+    The events satisfy all `conditions`, have `columns` and stay for `span_ms`. Equal histories have equal `identity`.
+    `keeps_events`: all events of its window are stored, so other histories can read them, too. This is False if one
+    event decides (`last`, `exists`), and for an approximate history, which stores panes (partial aggregates of one time
+    slice). `pane_ms` is the length of a pane, 0 without panes: the first pane may begin so long before the window.
+    `folds`: the older events of a busy key are merged into an aggregate, which only equal histories can read.
     """
 
     identity: str
@@ -100,10 +100,10 @@ def _need_of(history: History) -> Need:
             columns.add(node.field)
         elif isinstance(node, Call) and node.fn == "in_list":
             columns.add(repr(node))  # the list's result is stored with the event, for the rules that use it
-    is_of_panes = is_approximate(history)
-    reach_of_pane_ms = pane_ms(history) if is_of_panes else 0
+    is_of_panes = is_approximate(history)  # it stores panes in place of events
+    reach_of_pane_ms = pane_ms(history) if is_of_panes else 0  # its first pane may begin before the window
     return Need(
-        identity=repr(replace(history, percent=None) if is_of_panes else history),  # its panes serve all percentages
+        identity=repr(replace(history, percent=None) if is_of_panes else history),  # panes serve any percentage
         event_type=history.event_type,
         span_ms=span_ms(history) + reach_of_pane_ms,
         keeps_events=not (is_of_panes or is_single(history)),  # single: one event decides, as for `last`
@@ -128,16 +128,16 @@ def with_completeness(
 ) -> DeployedRule:  # fmt: skip
     """Add to a rule that starts in a running job the times since when the past events of its histories are stored.
 
-    Example: a rule that starts on day 30 (`from_ms`) reads 10 days of payments (`needs`). If a neighbour, a rule with
-    the same key fields and level, needs at least these and has run since day 5, they are stored since day 5; otherwise
-    since day 30. For a busy key, old events are folded (merged into an aggregate), which only an equal history can
-    read: `folded_since_ms` has the times for such keys.
+    Example: a rule that starts on day 30 (`from_ms`) reads 10 days of payments (`needs`). If a neighbour (a rule with
+    the same key fields and level) has read 10 days or more since day 5, payments are stored since day 5; otherwise
+    since day 30. The old events of a busy key are folded (merged into an aggregate), and only an equal history can read
+    the aggregate: `folded_since_ms` has the times for such keys.
     """
     first_rule_ms = from_ms  # the first start of a rule with these key fields
     needs_since: list[tuple[Need, int]] = []  # each need of a neighbour, and the time since when its events are stored
     since_by_identity: dict[str, int] = {}  # by the text of an equal history: since when its folded events are there
     for other, needs_of_other in neighbours:
-        always = (TIME_MS_MIN,) * len(needs_of_other)
+        always = (TIME_MS_MIN,) * len(needs_of_other)  # stored since the job's first event
         other_first_rule_ms, *history_times = other.complete_ms or (TIME_MS_MIN, *always)
         first_rule_ms = min(first_rule_ms, other_first_rule_ms)
         needs_since += zip(needs_of_other, history_times, strict=True)
@@ -221,18 +221,18 @@ class _Gaps:
         return self._by_type[name]
 
     def _gaps_of_producer(self, rule: DeployedRule) -> Iterator[ProducerGap]:
-        """Yield the gaps of a rule that produces events: times `since_ms` before which it has missed some of its input.
+        """Yield the gaps of a producer (a rule that produces events): it lacks the input from before `since_ms`.
 
-        Example: a rule with `within 1 h` starts at 12:00. It may not produce an event before 13:00, because that needs
-        input from before 12:00: a gap with `reach_ms` 1 h and `since_ms` 12:00. A reader cannot rely on the absence of
-        this event. A second gap counts from the job's first event (None). Each history has two gaps, too.
+        Example: a producer with `within 1 h` starts at 12:00. Until 13:00, some of its events may be missing, because
+        their matches began before 12:00. This is a gap with `since_ms` 12:00 and `reach_ms` 1 h. In a second gap, the
+        job's first event takes the place of the start (`since_ms` None). Each history brings two such gaps, too.
         """
-        pattern, match_ms = rule.pattern, match_reach_ms(rule.pattern)
-        # The first time is for all events of the key, then one for each history; none: complete since the first event.
+        pattern, match_ms = rule.pattern, match_reach_ms(rule.pattern)  # match_ms: the longest time of a match
+        # `complete_ms` is () if the input is complete. Its first time is for all events, the others are for histories.
         _, *history_times = rule.complete_ms or (TIME_MS_MIN,) * (1 + sum(1 for _ in histories(pattern)))
         gaps = [ProducerGap(_zero_if_unlimited(match_ms), since_ms=None), ProducerGap(match_ms, since_ms=rule.from_ms)]
         for history, since_ms in zip(histories(pattern), history_times, strict=True):
-            reach_ms = _reach_ms(history)
+            reach_ms = _reach_ms(history)  # how far its window reaches back
             gaps.append(ProducerGap(_zero_if_unlimited(match_ms) + _zero_if_unlimited(reach_ms), since_ms=None))
             gaps.append(ProducerGap(min(match_ms + reach_ms, FOR_EVER), since_ms=since_ms))
         gaps += self._gaps_of_histories(pattern, match_ms)
@@ -309,20 +309,20 @@ def _with_added_reach(reach_ms: int, gap: ProducerGap) -> ProducerGap:
 
 
 def _merged_gaps(gaps: Iterable[ProducerGap]) -> tuple[ProducerGap, ...]:
-    """Keep only the widest of the gaps that have the same time and interval. If too many remain, return two wider ones.
+    """Merge gaps that differ only in `reach_ms`: the largest reach covers the others. Too many become two wider ones.
 
-    A gap: a rule lacked input from before `since_ms` (None: the job's first event). Events that it produces may then be
-    missing for a reader's match that is detected in [from_ms, until_ms) and begins less than `reach_ms` after that.
+    A gap says that a rule lacked the input from before `since_ms` (None: the job's first event). Its events may be
+    missing for a match that begins less than `reach_ms` after `since_ms` and is detected in [from_ms, until_ms).
     """
-    reach_ms: dict[tuple[int | None, int, int], int] = {}
+    reach_ms: dict[tuple[int | None, int, int], int] = {}  # by since_ms, from_ms and until_ms
     for gap in gaps:
-        if gap.reach_ms or gap.since_ms is not None:  # without a reach, nothing before the job's first event is read
+        if gap.reach_ms or gap.since_ms is not None:  # otherwise it reads nothing before the first event
             time_and_interval = (gap.since_ms, gap.from_ms, gap.until_ms)
             reach_ms[time_and_interval] = max(gap.reach_ms, reach_ms.get(time_and_interval, 0))
     merged = tuple(ProducerGap(reach, *time_and_interval) for time_and_interval, reach in reach_ms.items())
     if len(merged) <= PRODUCER_GAPS_MAX:
         return merged
-    interval = min(gap.from_ms for gap in merged), max(gap.until_ms for gap in merged)  # of both
+    interval = min(gap.from_ms for gap in merged), max(gap.until_ms for gap in merged)  # covers all intervals
     longest_reach_ms = max((gap.reach_ms for gap in merged if gap.since_ms is None), default=0)
     latest_ms = max((gap.since_ms for gap in merged if gap.since_ms is not None), default=TIME_MS_MIN)
     return (ProducerGap(longest_reach_ms, None, *interval), ProducerGap(FOR_EVER, latest_ms, *interval))

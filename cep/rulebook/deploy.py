@@ -94,7 +94,7 @@ def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, tru
     accepted = (record for record in ordered if isinstance(record, UpsertRecord))
     if trust is not None:
         accepted = (record for record in accepted if reason_against(record, trust) is None)
-    with paused():  # without Python's cyclic garbage collector
+    with paused():  # without Python's cyclic garbage collector, which would take long
         rulebook = Rulebook(schema_of(accepted), None, lists)
         rulebook.trust = trust
         deployment = _applied(Deployment(rulebook.schema, rulebook, ()), ordered, are_first=True)
@@ -215,8 +215,8 @@ class JoinedTypes:
         if type_.protected and not column.protected and _may_be_protected(name, column):
             column = self._columns[name] = type_  # protected (`pan`, `sensitive`) for one rule: for all
         joined.required[name] += not declared.type.nullable
-        reads_token = bool(column.protected) and _may_be_protected(name, type_)  # the keyed hash of a protected value
-        if type_ != column and not reads_token:  # a rule with the plain type can read the token
+        reads_token = bool(column.protected) and _may_be_protected(name, type_)  # a token: a keyed hash
+        if type_ != column and not reads_token:  # another type, and the job stores no token here
             return  # the rule will be refused
         if type_.kind is Kind.ID:
             if joined.id_field not in (None, name):  # an event has one id
@@ -231,7 +231,7 @@ class JoinedTypes:
             for name, joined in self._types.items()
             if joined.id_field is not None and TIME_FIELD in joined.names  # each event has an id and a time
         }
-        # A rule that requires a field which another text leaves out may emit its null into any field of derived events.
+        # A field that one text requires and another lacks may be null. A rule can copy this null into its own events.
         may_emit_null = any(
             0 < joined.required[name] < joined.declarations_count  # some texts require it, others do not
             for joined in complete_types.values()
@@ -285,8 +285,8 @@ def _asked(rules: Sequence[UpsertRecord]) -> set[tuple[str, str]]:
 
 
 def _newest_change(directory: Path, record: ListRecord) -> list[ListRecord]:
-    """Find the newest change file in `signed/` that gives the list the declared entries; empty without such a file."""
-    name = change_path(directory, record).name.removesuffix(f".{record.version}.json")
+    """Return the newest change in `signed/` that gives the list the declared entries; empty if no file does."""
+    name = change_path(directory, record).name.removesuffix(f".{record.version}.json")  # without its version
     newest: list[ListRecord] = []
     for path in sorted((directory / "signed").glob(f"{name}.*.json")):
         try:

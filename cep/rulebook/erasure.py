@@ -54,7 +54,7 @@ class ErasureRequest(BaseModel):
 
 
 def write_request(path: Path, keys: Iterable[str], trust: Trust, key: SigningKey) -> bool:
-    """Sign a request to erase keys, as author of a new file or as approver: then return True. Raises: UsageError."""
+    """Sign an erasure as author of a new file, or as approver of its file: then return True. Raises: UsageError."""
     if path.exists():
         request = read_request(path)
         approver = Signature(key=key.public, signature=key.sign(_statement(request, "approver")))
@@ -62,7 +62,7 @@ def write_request(path: Path, keys: Iterable[str], trust: Trust, key: SigningKey
         check_request(request, keys, trust)
     else:
         nonce = secrets.token_hex(_NONCE_BYTES)
-        author = Signature(key=key.public, signature=_NONE)
+        author = Signature(key=key.public, signature=_NONE)  # the key is part of the statement that is signed below
         request = ErasureRequest(rule_set=trust.rule_set, nonce=nonce, digests=digests_of(keys, nonce), author=author)
         author = Signature(key=key.public, signature=key.sign(_statement(request, "author")))
         request = request.model_copy(update={"author": author})

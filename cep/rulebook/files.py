@@ -188,9 +188,9 @@ class _QuickListSearch:
             try:
                 text = without_comments(read_source(path, self._root))
             except UnreadableError:
-                text = ""  # `read_rules` says why
+                text = ""  # `read_rules` reports the error
             names = _IMPORT.findall(text)
-            declares = _LIST.search(text) is not None or any("\\" in name for name in names)
+            declares = _LIST.search(text) is not None or any("\\" in name for name in names)  # escapes stay unread
             self._seen[path] = declares, {path.parent / name for name in names}
         return self._seen[path]
 

@@ -75,9 +75,9 @@ class Topic:
                     raise
                 sleep(_NEXT_TRY_S)
 
-    def _create(self, settings: Mapping[str, str], began_s: float) -> bool:
+    def _create(self, settings: Mapping[str, str], began_s: float) -> bool:  # False: the topic is there already
         admin, is_new = AdminClient(admin_options(self.servers, dict(self.client_options))), True
-        wait_s = max(_NEXT_TRY_S, began_s + KAFKA_WAIT_MS_MAX / 1_000 - monotonic())
+        wait_s = max(_NEXT_TRY_S, began_s + KAFKA_WAIT_MS_MAX / 1_000 - monotonic())  # the time that is left
         try:
             if self.name in admin.list_topics(timeout=wait_s).topics:
                 return False

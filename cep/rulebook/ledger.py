@@ -69,12 +69,12 @@ def hash_of(record: Signable) -> str:
     if isinstance(record, UpsertRecord | RollbackRecord):
         return content_hash(record.as_upsert() if isinstance(record, RollbackRecord) else record)
     if isinstance(record, ListRecord) and (record.whole is not None or record.stored is not None):
-        return record.whole or ""  # the hash of all parts of a change; "" is unknown, and conflicts with no other hash
+        return record.whole or ""  # `whole`: the hash of all parts of a change; "": unknown, never a conflict
     facts: list[Any] = [record.kind, chain_of(record), record.version]
     if isinstance(record, SnoozeRecord):
         facts.append(record.until)
     elif isinstance(record, ListRecord):
-        # All parts of one change need one hash. Without `whole`, as from an earlier build, leave out their entries.
+        # The parts of one change must have equal hashes, so the entries of a change with several parts do not count.
         facts += [record.change, record.parts, record.entries if record.parts == 1 else None]
     return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()
 
@@ -83,9 +83,9 @@ def hash_of(record: Signable) -> str:
 class TakenVersion:
     """A version of a rule, list, pause or snooze (suppression of a rule's alerts for a time) that a job has taken.
 
-    `hash` is of its content; the `changes` of the next record name it. `earlier` is the same by builds before 0.3 if it
-    differs. `after` is the version that it was written to change, None if its record does not say. `signed` is the hash
-    that the next signed change has to name; None if this is not the last version with valid signatures.
+    `hash` is the hash of its content, which the next record names in `changes`. `earlier` is the hash that builds
+    before 0.3 gave it, None if it is the same. `after` is the version that it was written to change, None if unknown.
+    `signed` is the hash that the next signed change must name; only the last version with valid signatures has one.
     """
 
     version: int
@@ -113,7 +113,7 @@ class TakenVersion:
 
 @dataclass(frozen=True)  # without slots: it remembers its JSON
 class Chain:
-    """The last few versions of a rule, pause, snooze or list, the lowest first, and the last signed and shadow ones."""
+    """The last few versions of a rule, pause, snooze or list, and its last live, shadow and signed one, in order."""
 
     entries: tuple[TakenVersion, ...]
 
@@ -145,7 +145,7 @@ class Chain:
         others = (e for e in self.entries if (e.version, e.is_shadow) != (entry.version, entry.is_shadow))
         entries = sorted((*others, entry), key=lambda one: one.version)
         last = {e.is_shadow: e for e in entries}  # the last live entry, and the last one in shadow
-        last_signed = {e.is_shadow: e for e in entries if e.signed is not None}
+        last_signed = {e.is_shadow: e for e in entries if e.signed is not None}  # only they keep `signed`
         entries = [e if e in last_signed.values() else replace(e, signed=None) for e in entries]
         needed = (*entries[-CHAIN_VERSIONS_MAX:], *last.values(), *last_signed.values())
         return Chain(tuple(e for e in entries if e in needed))
@@ -213,9 +213,9 @@ class Ledger:
         """Refuse a record that does not follow the last version of its rule or list. Return None for other records."""
         chain = self._chain(chain_of(record))  # the last versions that the job has taken
         last = next(reversed(chain.entries), TakenVersion(0, ""))
-        written_against = record.changes  # a version, so that two people cannot overwrite each other's changes
+        written_against = record.changes  # the version that its author knew: two people must not overwrite each other
         before = max(last.version, 0 if written_against is None else written_against.version)
-        if record.version > VERSION_FREE_MAX and record.version > before + 1:  # below, numbers may be left out
+        if record.version > VERSION_FREE_MAX and record.version > before + 1:  # smaller versions may leave out numbers
             return Outcome(
                 "refused",
                 f"versions above {VERSION_FREE_MAX} count up one by one, or none would be left; send it as version "
@@ -224,29 +224,28 @@ class Ledger:
         if not chain.entries:
             return None
         first = next((entry for entry in chain.recent if entry.version == record.version), None)
-        if first is not None:  # the job has taken this version: the record is a copy, or of another sender
+        if first is not None:  # the version is taken: the record is a copy, or another change
             is_other = first.hash and first.hash != hash_of(record)
             return _conflict(f"{first.text} was first", last) if is_other else None
         if isinstance(record, ListRecord) or written_against is None:
-            return None  # versions of a list wait for each other
-        if record.version < last.version:  # it is late: was the next version written without it?
+            return None  # a list's versions wait for each other; other records may name no version
+        if record.version < last.version:  # it comes late: a conflict if the next version was written without it
             follower = next(entry for entry in chain.recent if entry.version > record.version)
             is_skipped = follower.after is not None and follower.after < record.version  # it changes an older version
             return _conflict(f"{follower.text} was first", last) if is_skipped else None
-        version, digest = written_against.version, written_against.hash
+        version, digest = written_against.version, written_against.hash  # last.earlier: hash by builds before 0.3
         is_other = version == last.version and last.hash and digest not in ("", last.hash, last.earlier)  # "": unknown
-        if version < last.version or is_other:  # `earlier`: the hash that builds before 0.3 gave the last version
+        if version < last.version or is_other:  # the author did not know the last version
             return _conflict(f"it was written against version {version or 'none'}, and {last.text} holds", last)
         return None
 
     def outcome_of_signed(self, record: Signable, list_version: int) -> Outcome | None:
-        """Refuse a signed record unless it names the last signed version: an old one may come again. Otherwise None."""
+        """Refuse a signed record, such as an old one, that does not name the last signed version. Otherwise None."""
         assert record.signed is not None, "its signatures count"
-        if isinstance(record, ListRecord):
-            # Lists: parts of a version may come in any order, and versions wait for each other.
+        if isinstance(record, ListRecord):  # parts of a version may come in any order; versions wait for each other
             return _replayed(record.version, list_version) if record.version < list_version else None
         last = self._chain(chain_of(record)).last_signed(is_shadow=_is_shadow(record))  # of the rule, pause or snooze
-        if last is None:  # the first signed change; the memory for the last ones of all rules is limited
+        if last is None:  # its first signed change: the job remembers a limited number of items
             if self._signed_count >= SIGNED_LINES_MAX:
                 return Outcome("refused", f"{SIGNED_LINES_MAX} rules, pauses and snoozes have changed: the limit")
             return None
@@ -283,8 +282,8 @@ class Ledger:
         chain = self._chains.get(name, Chain(()))
         is_shadow, is_signed = _is_shadow(record), signers_version is not None
         same_version = [entry for entry in chain.entries if entry.version == record.version]
-        # Entries without a hash are of an earlier build, which had two for a number: of a live and a shadow version.
-        if not any(entry.hash or entry.is_shadow == is_shadow for entry in same_version):  # the record is not there
+        # Entries without a hash are of an earlier build. There, a live and a shadow version could have the same number.
+        if not any(entry.hash or entry.is_shadow == is_shadow for entry in same_version):  # it is not taken yet
             after = None if record.changes is None else record.changes.version
             by, reason = (None if text is None else hide_card_numbers(text) for text in (record.by, record.reason))
             has_hash = is_signed and record.signed is not None and not isinstance(record, ListRecord)
@@ -296,7 +295,7 @@ class Ledger:
             self.signers_version = signers_version
             _drop_refusal(self.unverified, record)
         if is_applied and not isinstance(record, PauseRecord | ResumeRecord | SnoozeRecord):
-            _drop_refusal(self.refusals, record)  # an applied version takes the place of refused ones
+            _drop_refusal(self.refusals, record)  # an applied version corrects refused ones; a pause or snooze does not
 
     def refuse(self, record: Signable, outcome: Outcome) -> None:
         """Remember the refusal of a record: the newest of each rule and list, up to a limit."""
@@ -339,7 +338,7 @@ class Ledger:
 
     def without(self, keys: Collection[str]) -> Ledger:
         """Return the ledger without erased keys (of persons): in the names of snoozes, in reasons, and in refusals."""
-        gone = set(keys)  # a chain, the versions of a snooze, stays under the hash of its key: old records are refused
+        gone = set(keys)  # a snooze's versions stay, under the hash of its key, so that old records are refused
         other = Ledger(
             {
                 erased_line(name) if snoozed_key(name) in gone else name: Chain(

@@ -60,6 +60,8 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _ListVersions:
+    """The versions of one list: the applied ones, the newest last, and the ones that wait."""
+
     versions: tuple[_Version, ...] = ()  # applied ones
     waiting: tuple[_Waiting, ...] = ()  # each until all its parts have come and the version before it is applied
 
@@ -68,7 +70,7 @@ class _ListVersions:
         return self.versions[-1] if self.versions else _NO_VERSION
 
     def next_ready(self) -> _Waiting | None:
-        """Return the lowest version that can be applied now: it has all its parts, and changes the last one or none."""
+        """Return the lowest version that can be applied now: it has all parts, and replaces all or is the next."""
         with_all_parts = (w for w in sorted(self.waiting, key=lambda w: w.version) if len(w.parts) == w.parts_count)
         return next((w for w in with_all_parts if w.change == "replace" or w.version == self.last.version + 1), None)
 
@@ -207,8 +209,8 @@ class RuleLists:
         return listed, Outcome("applied", note, late_ms=late_ms, from_ms=from_ms)
 
     def _built_version(self, kind: str, listed: _ListVersions, ready: _Waiting) -> _Version | Outcome:
-        """Build a version as sets, `base` plus `added` minus `removed`. The name of each is a hash of the change and of
-        the sets before, so that every process has the same names. Few changes leave the `base` as it is."""
+        """Build a version of a list from three stored sets: its entries are `base` plus `added` minus `removed`. Each
+        name is a hash of the change and the sets before, equal in every process. Small changes keep the `base`."""
         names = [name for _, name in ready.parts]  # of the sets of the record's entries
         if ready.change == "replace":
             base = names[0] if len(names) == 1 else name_of("replace", kind, *names)

@@ -74,7 +74,7 @@ def _content_hash(record: UpsertRecord, source_hash: str) -> str:
 
 @lru_cache(_TEXTS_CACHED)
 def _hashes(source: str, pattern: str) -> tuple[str, str]:
-    """Hash a pattern with all declarations that it names. Return the hash, and the one that builds before 0.3 had."""
+    """Hash a pattern and all declarations that it uses. Return the hash, and the hash of builds before 0.3."""
     patterns, declared = _declared(source)
     same_name = [declarations[pattern] for declarations in (patterns, declared) if pattern in declarations]
     if same_name:  # a pattern and another declaration may have one name: the last in the file counts
@@ -83,7 +83,7 @@ def _hashes(source: str, pattern: str) -> tuple[str, str]:
     is_over_all = "over" in tokens and _OVER_ALL in pairwise(tokens)  # it reads all event types with its key
     event_types = _event_types_with(_key(tokens), declared) if is_over_all else ()
     pending, used = [pattern, *event_types], dict[str, _Declaration]()
-    while pending:
+    while pending:  # the names whose declarations still have to be added
         name = pending.pop()
         if name in declared and name not in used:
             used[name] = declared[name]
@@ -118,7 +118,7 @@ def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declarat
 def _named_declarations(source: str) -> Iterator[list[str]]:
     """Yield each named declaration of a text as its tokens: independent of layout and comments, to be hashed."""
     words = normal_tokens(source)
-    depth, starts, name_index = 0, [], -1  # -1: the last declaration has no name
+    depth, starts, name_index = 0, [], -1  # name_index: where the last declaration has its name; -1: nowhere
     for number, word in enumerate(words):
         depth_change = _DEPTH_CHANGE.get(word)  # of a bracket
         if depth_change is not None:
@@ -126,7 +126,7 @@ def _named_declarations(source: str) -> Iterator[list[str]]:
         elif depth == 0 and word in _KINDS and number != name_index and _may_be_name(words[number + 1]):
             starts.append(number)
             name_index = number + 1 if word in _NAMED_KINDS else -1  # a name may be spelled like a kind
-    for start, end in pairwise([*starts, len(words) - 1]):
+    for start, end in pairwise([*starts, len(words) - 1]):  # the last word is the end of the text
         if words[start] in _NAMED_KINDS:
             yield _without_changeable_entries(words[start:end])
 

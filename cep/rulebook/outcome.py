@@ -19,11 +19,11 @@ from cep.nfa.histories import span_ms
 class Outcome:
     """The outcome of one control record.
 
-    applied: the epoch, which counts a job's changes, went up by one. ignored: the record is older than the present one,
-    or changes nothing. waiting: a part of a version of a list, until the other parts and the previous version have
-    arrived. refused: set aside with `reason` (and the diagnostics of its pattern). `from_ms` is the event time from
-    which the change applies, `late_ms` the length of the time span whose events were matched without it. `cause` is set
-    if the signatures are invalid. `is_conflict`: it was written against a version that another change has replaced.
+    applied: the record changed the job, and the epoch (the number of its changes) went up by one. ignored: the record
+    is old, or changes nothing. waiting: a list's version lacks parts or the version before it, or a pause lacks its
+    rule. refused: the record has no effect, because of `reason` and the diagnostics of its pattern. `from_ms` is the
+    event time from which the change applies; `late_ms` says how much later that is than the record asks. `cause` is the
+    fault of invalid signatures. `is_conflict`: its author did not know a change that came first.
     """
 
     kind: Literal["applied", "ignored", "waiting", "refused"]
@@ -119,7 +119,7 @@ class RuleReport:
 
     rule_id: str
     version: int
-    epoch: int  # the number of changes that the job had applied with this one
+    epoch: int  # this version was change number `epoch` of the job
     status: str
     content_hash: str
     from_ms: int
@@ -160,10 +160,10 @@ class RulebookReport:
     """The report of a rulebook that `cep` and the runners print. Counters start at 0 in every process.
 
     `epoch` counts the changes of this job; `content_hash` is the same for every job with the same records, in any
-    order. `last_versions` has a number for each rule, retired ones too; `taken` has also hash, sender and reason, for
-    the last few versions of every rule, pause, snooze and list. `paused` are rules paused now or later. A rule that
-    reads events of other rules runs at a later level, after them: there are `levels_count`, and `places` has
-    [the highest level of producers, the lowest of readers] by event type: a new rule runs between them.
+    order. `last_versions` has the last version of each rule, also of retired rules. `taken` has the last few versions
+    of every rule, pause, snooze and list, with hash, sender and reason. `paused` are the rules paused now or later.
+    Rules run in `levels_count` levels, one after the other: a rule runs after the rules whose events it reads. `places`
+    has two mappings by event type: the highest level of a rule that produces it, the lowest level of one that reads it.
     """
 
     epoch: int

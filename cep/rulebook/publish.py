@@ -215,13 +215,13 @@ def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
 def rules_without_level(
     rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema
 ) -> dict[str, str]:
-    """Predict which rules the job refuses because no level is free: readers of derived events run after producers."""
-    if status is None or status.get("places") is None:  # the highest level of producers, the lowest of readers
+    """Predict which rules the job will refuse, and why: a rule must run at a later level than its producers."""
+    if status is None or status.get("places") is None:  # the job has not reported its levels
         return {}
     bounds, levels_count = LevelBounds.from_json(status["places"]), status["levels_count"]
     refused: dict[str, str] = {}
     for rule in rules:
-        level = level_of_new_rule(rule, bounds, schema, levels_count)  # after the rules whose events it reads
+        level = level_of_new_rule(rule, bounds, schema, levels_count)  # or the reason why none is free
         if isinstance(level, str):  # it is the reason of the refusal
             refused[rule.rule_id] = level
         else:  # the next rules must find levels before or after it
@@ -255,7 +255,7 @@ class ListStep:
 
 
 def running_lists(status: Mapping[str, Any] | None, records: Sequence[ControlRecord]) -> dict[ListKey, ListReport]:
-    """Report the last version of each list, and versions that wait for parts: from the newer of status and topic."""
+    """Report each list's last version and waiting versions, as the newer source has them: job's status or topic."""
     lists = RuleLists(ListStore())
     for record in records:
         if isinstance(record, ListRecord):

@@ -99,10 +99,10 @@ from cep.rulebook.versions import (
 
 @dataclass(frozen=True, slots=True)
 class LevelBounds:
-    """Bounds of new rules' levels by event type: readers go above `highest_producer`, producers below `lowest_reader`.
+    """The levels that new rules can have: a reader above `highest_producer`, a producer below `lowest_reader`.
 
-    Rules run level by level, and producers of derived events come before their readers. A rule keeps its level, because
-    keyed state is stored by level: all past versions are bounds. `lowest_reader` has a rule at that level, too.
+    Rules run level by level: a rule that reads events runs at a later level than the rules that produce them. A rule
+    keeps its level, so past versions count, too. Both mappings are by event type; `lowest_reader` also names the rule.
     """
 
     highest_producer: Mapping[str, int]
@@ -164,7 +164,7 @@ def earliest_levels(rules: Sequence[DeployedRule]) -> list[int]:
 
 
 def initial_levels(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
-    """Assign the levels of a new job. Rules run level by level, producers of derived events before their readers.
+    """Return the level of each rule of a new job. Rules run level by level, producers of events before their readers.
 
     A reader is as late as possible, so that producers can still be added before it. Other rules are at level 0.
     """
@@ -174,7 +174,7 @@ def initial_levels(rules: Sequence[DeployedRule], schema: Schema, levels_count: 
     reads = [_types_read(rule.pattern) for rule in rules]
     produced = [rule.pattern.produces for rule in rules]
     latest = [_latest_level(rule, levels_count) for rule in rules]  # the last level that each may have
-    for _ in range(levels_count):  # a chain of producers and readers has at most so many rules
+    for _ in range(levels_count):  # each pass moves one more rule of a chain before its reader
         least_levels: dict[str, int] = {}  # by event type: the first level with a reader
         for names, level in zip(reads, latest, strict=True):
             for name in names:
@@ -184,7 +184,7 @@ def initial_levels(rules: Sequence[DeployedRule], schema: Schema, levels_count: 
             for name, level in zip(produced, latest, strict=True)
         ]
     return [
-        max(last_level, first_level) if first_level or _is_any_derived(names, schema) else 0  # reads rules' events
+        max(last_level, first_level) if first_level or _is_any_derived(names, schema) else 0  # 0: needs no producer
         for first_level, last_level, names in zip(earliest_levels(rules), latest, reads, strict=True)
     ]
 
@@ -196,10 +196,10 @@ def level_of_new_rule(rule: DeployedRule, bounds: LevelBounds, schema: Schema, l
     """
     produced, names = rule.pattern.produces, _types_read(rule.pattern)
     producers, readers = bounds.highest_producer, bounds.lowest_reader
-    first = max((producers[name] + 1 for name in names if name in producers), default=0)
+    first = max((producers[name] + 1 for name in names if name in producers), default=0)  # after its producers
     if first >= levels_count:
         return _too_deep(levels_count, first + 1)
-    last = max(first, _latest_level(rule, levels_count))
+    last = max(first, _latest_level(rule, levels_count))  # the latest that leaves levels for its readers
     if produced is not None and produced in readers:
         level, reader = readers[produced]
         last = min(last, level - 1)
@@ -288,9 +288,9 @@ class Rulebook:
 
     @property
     def content_hash(self) -> str:
-        """Compute the SHA-256 of the newest version of each rule: of the rulebook after its last change has started.
+        """Compute the SHA-256 of the newest versions of all rules, pauses, snoozes and lists.
 
-        It does not depend on the order in which records came, how often, or on the topic's removal of replaced ones.
+        Jobs with the same records have the same hash, in any order, also if replaced records are gone from the topic.
         """
         rules = [
             [rule.rule_id, rule.version, rule.status, rule.content_hash]
@@ -307,8 +307,8 @@ class Rulebook:
         """Apply one control record. Return its outcome. Raises: StateError if the store of the lists refuses.
 
         `last_event_ms` is the largest event time that has been matched, None before the first event. A change starts
-        after it at the earliest; its outcome says by how much it is late. If the job has signers (`trust`), signatures
-        are needed, but not for a list that comes with the job's first rules (`is_given`).
+        after it, and the outcome says how much later than the record asks. If the job has signers (`trust`), the record
+        needs signatures, unless it is a list that comes with the job's first rules (`is_given`).
         """
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
@@ -369,14 +369,14 @@ class Rulebook:
             count += len(versions.entries) - len(self.rules[name].entries)
             self._deployed = None
         self.snoozes.forget(watermark_ms)
-        self.ledger.forget(itertools.starmap(snooze_line, self.snoozes.names()))
+        self.ledger.forget(itertools.starmap(snooze_line, self.snoozes.names()))  # all but these
         self.lists.forget(watermark_ms)
         return count
 
     def _outcome(self, record: Any, last_event_ms: int | None) -> Outcome:
         """Apply a list, snooze or rule change whose signatures and order have been checked.
 
-        It starts after the last event that has been matched, at `last_event_ms`; None: no event has been matched yet.
+        The change starts after `last_event_ms`, the time of the last matched event; None: no event was matched yet.
         """
         if isinstance(record, ListRecord):
             stored_entries = self.lists.store.get
@@ -387,7 +387,7 @@ class Rulebook:
         from_ms, late_ms = start_of(record.effective_ms, last_event_ms)
         if isinstance(record, SnoozeRecord):
             patterns = [rule.pattern for rule in self.deployed() if rule.rule_id == record.id]
-            refusal = raw_key(record, patterns, self.schema)  # the snoozed key shows a raw value
+            refusal = raw_key(record, patterns, self.schema)  # a raw value as the snoozed key
             outcome = refusal or self.ledger.not_newer(record) or self.snoozes.apply(record, from_ms)
         else:
             outcome = self.ledger.not_newer(record) or self._change_rule(record, from_ms, last_event_ms is not None)
@@ -399,7 +399,7 @@ class Rulebook:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         versions = self.rules.get(record.id, RuleVersions())
         if isinstance(record, PauseRecord | ResumeRecord):
-            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # many: a rebuilt job reads all
+            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # a job reads old changes first
             if len(versions.pauses) >= limit:
                 return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit")
             pauses = with_pause_change(versions.pauses, from_ms, is_paused=isinstance(record, PauseRecord))
@@ -419,12 +419,12 @@ class Rulebook:
         """Add a version of a rule from `from_ms` on, or refuse it. Return the outcome and the rule's versions then."""
         is_shadow = isinstance(record, UpsertRecord) and record.status == "shadow"
         changes_count = len(versions.live) + len(versions.shadow)  # that wait, match, or drain (finish their runs)
-        limit = VERSIONS_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # at first, all past ones come
+        limit = VERSIONS_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX  # a job reads old changes first
         if changes_count >= limit and not isinstance(record, RetireRecord):
             return Outcome(
                 "refused", f"{changes_count} older versions still wait or drain; retire the rule first"
             ), versions
-        entry, note = None, ""  # no entry: a retirement only ends the previous version; note: for the outcome
+        entry, note = None, ""  # note: a sentence for the outcome; without an entry, the change only ends a version
         if isinstance(record, UpsertRecord):
             compiled = compile_rule(record, self.schema, self.key_domains)
             if isinstance(compiled, Outcome):
@@ -434,7 +434,7 @@ class Rulebook:
                 return refusal, versions
             if record.status in _MATCHING_STATUSES:
                 rule = self._with_level(deployed_rule(record, compiled, self.epoch + 1), from_ms)
-                if isinstance(rule, str):
+                if isinstance(rule, str):  # the reason why no level is free
                     return Outcome("refused", rule), versions
                 entry = entry_of(record, rule)
                 if has_matched:  # events before the rule may not be stored
@@ -442,7 +442,7 @@ class Rulebook:
         drops_runs = entry is None or entry.record.on_update == "restart"
         change = Change(record.version, from_ms, drops_runs, entry)
         changes = without_overtaken((*(versions.shadow if is_shadow else versions.live), change))  # a higher one wins
-        if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:  # take over its open runs
+        if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:  # continue its open runs
             entry, note = self._with_carried_runs(changes[-2].entry, entry, note)
             changes = (*changes[:-1], replace(changes[-1], entry=entry))
         if entry is not None and self.level_bounds is not None:  # it bounds the levels that later rules can have
@@ -464,7 +464,7 @@ class Rulebook:
                 self.rules[name] = versions.at_levels(levels)
 
     def _with_level(self, rule: DeployedRule, from_ms: int) -> DeployedRule | str:
-        """Return a rule with its level, or why it has none. A level reads the events that earlier levels produce."""
+        """Return a rule with its level, or why no level is free. A rule reads events of earlier levels only."""
         if self.levels_count is None or self.level_bounds is None:
             return rule  # `assign_levels` gives all rules their levels at the job's start
         if from_ms == TIME_MS_MIN:  # no event is matched yet: `apply` then gives all other rules new levels, too
@@ -474,7 +474,7 @@ class Rulebook:
                 return _too_deep(self.levels_count, needed)
             *_, new_level = initial_levels(rules, self.schema, self.levels_count)  # the last level is the new rule's
             return replace(rule, level=new_level)
-        # Other rules have runs at their levels: it comes after its producers and before its readers, or is refused.
+        # Other rules keep their levels, so the new rule must fit between its producers and its readers.
         level = level_of_new_rule(rule, self.level_bounds, self.schema, self.levels_count)
         return level if isinstance(level, str) else replace(rule, level=level)
 

@@ -56,7 +56,7 @@ class Saved:
 
     @property
     def digest(self) -> str:
-        """The hash of the index: another one for rulebooks that match alike but remember other versions."""
+        """The hash of the index. Rulebooks with equal rules have other hashes if they remember other versions."""
         return hashlib.sha256(self.index).hexdigest()
 
     def to_bytes(self) -> bytes:
@@ -85,11 +85,11 @@ def save(book: Rulebook) -> Saved:
         "lists": book.lists.to_json(),
         **book.ledger.facts(),
     }
-    if book.trail != Trail():
+    if book.trail != Trail():  # an audit (log of changes) has begun
         index["audit"] = book.trail.to_json()
     if book.level_bounds is not None:
         index["places"] = book.level_bounds.to_json()  # bounds of the levels of new rules
-    return Saved(cached_part.encode() + _json(index).removeprefix(b"{"), records)
+    return Saved(cached_part.encode() + _json(index).removeprefix(b"{"), records)  # one JSON object
 
 
 def record_digests(index: bytes) -> set[str]:
@@ -114,9 +114,9 @@ def restore(
     index: bytes, record_of: Callable[[str], bytes], schema: Schema, key_domains: KeyDomains | None,
     lists: ListStore | None = None,
 ) -> Rulebook:  # fmt: skip
-    """Restore a rulebook from its index. `record_of` returns a record by its hash, `lists` has its sets.
+    """Restore a rulebook from its index. `record_of` returns a record by its hash, `lists` has entries of lists.
 
-    A version that this build or this job no longer accepts is set aside as refused, as it would be on arrival. Raises:
+    A version that this build or this job no longer accepts becomes a refusal, as it would on arrival. Raises:
     StateFormatError for an unknown format, StateCorruptError for invalid bytes, and the errors of `record_of`.
     """
     book = Rulebook(schema, key_domains, lists)
@@ -137,7 +137,7 @@ def restore(
         book.level_bounds = LevelBounds.from_json(saved_index["places"]) if "places" in saved_index else None
         for name, rule in saved_index["rules"].items():
             book.rules[name] = RuleVersions(
-                tuple(_change(book, saved, record_of) for saved in rule["live"]),
+                tuple(_change(book, saved, record_of) for saved in rule["live"]),  # it may add a refusal to the ledger
                 tuple(_change(book, saved, record_of) for saved in rule["shadow"]),
                 tuple((start, end) for start, end in rule["pauses"]),
             )
@@ -163,10 +163,10 @@ def rulebook_from_bytes(
 
 def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes]) -> Change:
     """Restore one change of a rule; a version that does not compile any more becomes a refusal."""
-    version, from_ms, drops_runs, entry, *final_times = saved  # times that later changes cannot alter
+    version, from_ms, drops_runs, entry, *final_times = saved  # the ends of its match starts, events and last pause
     if entry is None:  # a retirement: no version to match
         return Change(version, from_ms, drops_runs, None, *final_times)
-    digest, epoch, carries, *times = entry  # epoch: its number as a change; carries: whose open runs it takes over
+    digest, epoch, carries, *times = entry  # epoch: number of the change; carries: version whose runs it takes over
     record, problems = parse_control(record_of(digest))
     if not isinstance(record, UpsertRecord):
         raise ValueError("; ".join(str(problem) for problem in problems) or "not an upsert")  # noqa: TRY004 of bytes
@@ -174,7 +174,7 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
     if isinstance(compiled, Outcome):
         book.ledger.set_aside(Refusal(record.id, record.version, compiled.full_reason))
         return Change(version, from_ms, drops_runs, None, *final_times)
-    complete_ms, folded_since_ms, level = (*times, None, None, None)[:3]  # earlier builds did not save all of them
+    complete_ms, folded_since_ms, level = (*times, None, None, None)[:3]  # None: an earlier build did not save it
     rule = replace(
         deployed_rule(record, compiled, epoch),
         complete_ms=tuple(complete_ms or ()),  # since when its histories have all their past events
@@ -185,15 +185,15 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
 
 
 def _from_earlier(index: dict[str, Any]) -> dict[str, Any]:
-    """Convert the index of a build before 0.3. Now a ledger has the versions of each rule, pause, snooze and list."""
-    accepted = index.get("accepted") or {}  # the signers file's version; "last": version and hash of signed changes
-    taken = dict(index.get("taken", {}))  # by rule or list: the last versions of all changes, signed or not
+    """Convert the index of a build before 0.3, which had last versions in four places. Now the ledger has all."""
+    accepted = index.get("accepted") or {}  # version of the signers file; "last": version and hash of signed changes
+    taken = dict(index.get("taken", {}))  # by rule or list: its last few versions
     for name, rule in index["rules"].items():
-        live, _shadow, _pause = rule["versions"]  # the last version of each: a higher one must be in shadow
+        live, _shadow, _pause = rule["versions"]  # last versions; one above `live` must be a shadow (on trial)
         taken[name] = [{**entry, "is_shadow": entry["version"] > live} for entry in taken.get(name, ())]
-    ledger = Ledger.from_json({name: chain for name, chain in taken.items() if chain})  # last versions of all kinds
+    ledger = Ledger.from_json({name: chain for name, chain in taken.items() if chain})
     for name, rule in index["rules"].items():
-        live, shadow, pause = rule["versions"]  # the last version of each
+        live, shadow, pause = rule["versions"]  # numbers, 0 where there is none
         ledger.take_saved_version(name, live)
         ledger.take_saved_version(f"{name}/shadow", shadow if shadow > live else 0)
         ledger.take_saved_version(f"{name}/pause", pause)

@@ -169,13 +169,13 @@ def _rotation(rule_set: str, old: str, new: str) -> bytes:
 
 
 def _earlier_roots(path: Path, trust: Trust) -> tuple[str, ...]:
-    """Return the earlier root keys from which signed rotations lead to today's key, the last one first."""
+    """Return the root keys before today's key, the last one first: each has signed the key that replaced it."""
     try:
         lines = read_file(roots_path(path), SIGNERS_FILE_BYTES_MAX).decode("ascii").splitlines()
     except (UnreadableError, ValueError):
-        return ()
+        return ()  # without a file, the root key was never replaced
     roots = [trust.root_key]
-    for line in reversed(lines):
+    for line in reversed(lines):  # each is `OLD NEW SIGNATURE`; the newest replacement comes first
         old, _, rest = line.partition(" ")
         new, _, signature = rest.partition(" ")
         if new == roots[-1] and old not in roots and is_signed(_rotation(trust.rule_set, old, new), signature, old):
@@ -213,8 +213,7 @@ def _trust(path: Path, data: bytes, root_key: str) -> Trust:
     if bad is not None:
         raise UsageError(f"{path} has a key that anybody can sign for: {bad}; its person makes another one")
     twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        # One key under two names would let one person be two.
+    if twice:  # one key under two names would let one person be two
         raise UsageError(f"{path} has the key {twice[0]} twice; each key belongs to one person")
     if root_key in keys:
         raise UsageError(f"{path} has the root key among the signers; it signs this file and nothing else")
@@ -240,9 +239,9 @@ def _today() -> str:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    """Check that names which look alike are equal: one script, no hidden and no similar letters. Raises: UsageError."""
-    scripts: dict[str, str] = {}
-    for name in names:
+    """Refuse names that look alike but differ, and names with letters that could hide this. Raises: UsageError."""
+    scripts: dict[str, str] = {}  # by script, such as LATIN: a name with letters of this script
+    for name in names:  # categories of characters begin with C (control), Z (space) or M (accent)
         hidden = [c for c in name if c != " " and (unicodedata.category(c)[0] in "CZ" or HIDDEN.match(c))]
         if hidden or not any(map(str.isalpha, name)):
             shown = " ".join(f"U+{ord(c):04X}" for c in hidden) or "no letter"
@@ -260,7 +259,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     if len(scripts) > 1:
         shown = ", ".join(f"{script} in `{visible(name)}`" for script, name in scripts.items())
         raise UsageError(f"{path} has names in several scripts, which can look alike: {shown}; use one script")
-    looks: dict[str, str] = {}
+    looks: dict[str, str] = {}  # by the look of a name: the first name with this look
     for name in names:
         other = looks.setdefault(_look(name), name)
         if other.casefold() != name.casefold():
@@ -328,14 +327,14 @@ def _signed_digests(folder: Path, key: str) -> list[str]:
 
 
 def _with_only(text: str, key: str, only: list[str]) -> str | None:
-    """Limit a key to records with the hashes `only`, in its table of a TOML text; None if no table has the key."""
+    """Set `only` (hashes of records) in the `[[signer]]` table of a TOML text that has a key; None without a table."""
     for header in _HEADER.finditer(text):
         following = _TABLE.search(text, header.end())
         end = len(text) if following is None else following.start()
-        block = text[header.end() : end]
+        block = text[header.end() : end]  # the signer's table, up to the next table
         if f'"{key}"' not in block:
             continue
-        rest = _ONLY.sub("", block).rstrip("\n")
+        rest = _ONLY.sub("", block).rstrip("\n")  # without an earlier `only`
         entries = "".join(f'\n  "{digest}",' for digest in only) + ("\n" if only else "")
         between = "\n\n" if following is not None else "\n"
         return f"{text[: header.end()]}{rest}\nonly = [{entries}]{between}{text[end:].lstrip()}"

@@ -147,7 +147,7 @@ def _exclude_and_suppress(
     earlier: Mapping[tuple[str, str], LastAlert],
 ) -> Fired:  # fmt: skip
     """Write EXCLUDED or SUPPRESSED into `reasons`, where "" is an alert that goes out. Return the new last alerts."""
-    rules = alerts["rule_id"].to_pylist() if policies.by_version else []  # by version: exclusive group, suppress time
+    rules = alerts["rule_id"].to_pylist() if policies.by_version else []  # []: nothing excludes or suppresses
     versions = alerts["version"].to_pylist() if policies.by_version else []
     rule_versions = enumerate(zip(rules, versions, strict=True))
     rows = [row for row, rule_version in rule_versions if rule_version in policies.by_version and not reasons[row]]
@@ -172,7 +172,7 @@ def _exclude_and_suppress(
         last_ms, last_suppress_ms, last_rank, last_value = last_alert  # rank: of the severity; value: of `escalate`
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
-        is_suppressed = time_ms < last_ms + min(suppress_ms, last_suppress_ms)  # the last one is kept no longer
+        is_suppressed = time_ms < last_ms + min(suppress_ms, last_suppress_ms)  # after that, it may be forgotten
         if is_suppressed and rank <= last_rank and value <= last_value:
             reasons[row] = SUPPRESSED  # its rule fired on the key a short time ago, and it is not more serious
         elif suppress_ms:
@@ -242,8 +242,8 @@ class LastAlerts:
         """Set the last alert of each rule and key; None removes it. `changed` will return the values from before."""
         for rule_key, entry in entries.items():
             previous = self.last.get(rule_key)
-            self._before.setdefault(rule_key, previous)
-            if is_mark(rule_key[0]):  # no alert: under this name, a key is noted that had unreadable values
+            self._before.setdefault(rule_key, previous)  # of several changes, the value before the first
+            if is_mark(rule_key[0]):  # this entry is not an alert: it marks a key that had unreadable values
                 self.marks_count += (entry is not None) - (previous is not None)
             if entry is None:
                 self.last.pop(rule_key, None)

@@ -186,9 +186,9 @@ HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
 class Scope:
     """The limits on the effects that a signer's rules may have on other rules, as patterns of names such as `card_*`.
 
-    groups: the exclusive groups that a rule may join, in which one rule silences the others. produces: the event types
-    that a rule may produce for other rules. None: the names of rules that the signer may sign. events: the event types
-    that a rule may read. priority_min: the smallest `priority`; in an exclusive group, the smallest one fires.
+    groups: the exclusive groups that a rule may join; in a group, only the rule with the smallest `priority` fires.
+    produces: the event types that a rule may produce for other rules. If one of these two is None, the names of rules
+    that the signer may sign count. events: the event types that a rule may read. priority_min: the least `priority`.
     """
 
     groups: tuple[str, ...] | None = None
@@ -197,7 +197,7 @@ class Scope:
     priority_min: int = 0
 
     def reason_against(self, record: Signable, rules: tuple[str, ...]) -> str | None:
-        """Return the end of "NAME may sign …" for a rule outside the scope (by default `rules`), otherwise None."""
+        """Return the end of "NAME may sign …" if a rule is outside the scope, or None. `rules` replace a limit None."""
         rule = record.rule if isinstance(record, RollbackRecord) else record
         if not isinstance(rule, UpsertRecord):
             return None

@@ -62,8 +62,8 @@ class Entry:
 class Change:
     """A version of a rule that starts at `from_ms`. Without an entry (retired, a draft) it only ends the previous one.
 
-    `drops_runs`: the open runs of earlier versions end at `from_ms`; otherwise they go on to their end. The other three
-    times follow from later changes and from pauses: each is set here only when the watermark has passed it.
+    `drops_runs`: the open runs of earlier versions end at `from_ms`; otherwise they go on to their end. Later changes
+    and pauses decide the other three times, so each is set only when the watermark has passed it and it is final.
     """
 
     version: int
@@ -85,8 +85,8 @@ class Change:
                 last_facts.append(rule.level)
             elif not any(last_facts):  # stored since the job's first event: left out, as by earlier builds
                 last_facts = []
-            saved_entry = [entry.digest, rule.epoch, entry.carries, *last_facts]  # epoch: count of changes up to it
-        times = [self.starts_until_ms, self.until_ms, self.resumed_ms]  # ends: of its match starts, events, last pause
+            saved_entry = [entry.digest, rule.epoch, entry.carries, *last_facts]  # epoch: number of the change
+        times = [self.starts_until_ms, self.until_ms, self.resumed_ms]  # final ends of its starts, events, last pause
         return [self.version, self.from_ms, self.drops_runs, saved_entry, *times]
 
 
@@ -130,8 +130,8 @@ def shadows_not_ended(shadows: Iterable[Change], live_change: Change) -> tuple[C
 def timed_rules(changes: Sequence[Change], live: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
     """Yield each version that matches events, with its times. `changes` are all live or all shadow (on trial) versions.
 
-    A match may start from `from_ms` to `starts_until_ms`, when the next version begins, and goes on until `until_ms`. A
-    higher `live` version ends a shadow version and its runs, unless a still higher shadow version has started.
+    A match may start from `from_ms` until the next version begins (`starts_until_ms`), and may go on until `until_ms`.
+    A higher `live` version ends a shadow version and its runs, unless a still higher shadow version has started.
     """
     for number, change in enumerate(changes):
         if change.entry is None:
@@ -140,10 +140,10 @@ def timed_rules(changes: Sequence[Change], live: Sequence[Change] = ()) -> Itera
         live_ends = [e.from_ms for e in live if e.version > change.version and not _is_overtaken(e, later_changes)]
         starts_until_ms = min([change.starts_until_ms, *(c.from_ms for c in later_changes[:1]), *live_ends])
         until_ms = min([change.until_ms, *(c.from_ms for c in later_changes if c.drops_runs), *live_ends])
-        from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms  # a pause that is over counts
+        from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms  # after its last pause
         if from_ms >= starts_until_ms:  # another version begins before this one, or before the end of its pause
             continue
-        previous = changes[number - 1].version if number else 0
+        previous = changes[number - 1].version if number else 0  # 0: it is the first version
         takes_over_runs = change.entry.carries == previous and change.resumed_ms is None  # a pause drops all runs
         carries = previous if takes_over_runs else 0  # the version whose runs it takes over
         rule, resumed_ms = change.entry.rule, change.resumed_ms
@@ -171,22 +171,22 @@ def _is_overtaken(live_change: Change, later: Sequence[Change]) -> bool:
 def parts(rule: DeployedRule, pauses: Spans) -> Iterator[DeployedRule]:
     """Divide a version at its pauses. A pause ends a part and its runs, and the next part begins without runs."""
     for pause_ms, resumed_ms in pauses:
-        if pause_ms > rule.from_ms:  # its last start of a match and its last event are before the pause
+        if pause_ms > rule.from_ms:  # yield the part before this pause
             yield replace(
                 rule, starts_until_ms=min(rule.starts_until_ms, pause_ms), until_ms=min(rule.until_ms, pause_ms)
             )
         if resumed_ms > rule.from_ms:
-            rule = replace(rule, from_ms=resumed_ms, resumed_ms=resumed_ms, carries=0)  # 0: it takes over no runs
+            rule = replace(rule, from_ms=resumed_ms, resumed_ms=resumed_ms, carries=0)  # takes over no runs
         if rule.from_ms >= rule.starts_until_ms:
-            return
+            return  # the pause ends after the next version has begun
     yield rule
 
 
 def settled(changes: Sequence[Change], live: Sequence[Change], pauses: Spans, watermark_ms: int) -> tuple[Change, ...]:
-    """Return a rule's changes without the finished ones, with the times that the watermark has passed: they are final.
+    """Return the changes of a rule that are not finished, with each end that is final: the watermark has passed it.
 
-    At `from_ms`, a change starts its version and ends earlier ones. It is finished once it has done so and its version
-    matches no more. If `changes` are shadow versions (on trial), `live` versions end them, too. `pauses` are over.
+    A change starts its version at `from_ms` and ends earlier ones. It is finished when that has happened and its
+    version can match no more. `live` versions also end shadow versions (on trial). All `pauses` are over.
     """
     rules = {change.version: rule for change, rule in timed_rules(changes, live)}  # without retirements
     remaining: list[Change] = []
@@ -196,7 +196,7 @@ def settled(changes: Sequence[Change], live: Sequence[Change], pauses: Spans, wa
             if change.from_ms > watermark_ms:  # but the change has not ended earlier versions yet
                 remaining.append(change)
             continue
-        resumed_ms = max((end for _, end in pauses if end > rule.from_ms), default=change.resumed_ms)  # last pause's
+        resumed_ms = max((end for _, end in pauses if end > rule.from_ms), default=change.resumed_ms)  # last pause
         if resumed_ms is not None and resumed_ms >= rule.starts_until_ms:
             continue  # the pause dropped its runs, and when it was over, the next version had begun
         starts_until_ms = rule.starts_until_ms if rule.starts_until_ms <= watermark_ms else change.starts_until_ms
@@ -301,7 +301,7 @@ def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> Deplo
         priority=record.priority,  # among alerts of one event, the lowest comes first
         score=record.score,  # passed on with each alert
         message=record.message,
-        # The longest chain of readers, each of which reads events that the one before produces: they need later levels.
+        # How many patterns follow it at most: one reads its events, another reads the events of that one, and so on.
         patterns_after=0 if pattern.produces is None else chain_lengths_after(record.source)[record.pattern],
     )
 
