@@ -195,7 +195,7 @@ def detections(history: History) -> Detections:
         pc.index_in(alerts["rule_id"].combine_chunks().cast(pa.string()), value_set=pa.array(names, pa.string()))
     )
     rule = rule.astype(np.int64)
-    kinds = sorted(set(domains.values()))
+    kinds = sorted(set(domains.values()))  # a domain is the fields of a key
     domain = np.array([kinds.index(domains[name]) for name in names], np.int64)[rule]
     key = alerts["key"].combine_chunks()
     code = np.asarray(encoded(key.cast(TEXT)).indices).astype(np.int64)
@@ -203,7 +203,7 @@ def detections(history: History) -> Detections:
     event_alert, event_row = history.bound(alerts)
     suppression = suppress_alerts(alerts, Policies.of(book), {})
     reason = np.full(alerts.num_rows, "", object)
-    reason_index = rows_among(alerts["alert_id"].combine_chunks().cast(TEXT),
+    reason_index = rows_among(alerts["alert_id"].combine_chunks().cast(TEXT),  # -1: not suppressed
                     suppression.suppressed["alert_id"].combine_chunks().cast(TEXT))  # fmt: skip
     reason[reason_index >= 0] = np.array([*suppression.reasons, ""], object)[reason_index[reason_index >= 0]]
     score = np.asarray(alerts["score"].combine_chunks(), np.int64)
@@ -243,10 +243,10 @@ def backtest(
     history: History, labelled: LabelledEvents, all_alerts: Detections, sent_alerts: Judged, all_matches: Judged
 ) -> Backtest:
     """Compute the figures of each rule and of all rules together, for `sent_alerts` and for `all_matches`, which also
-    has suppressed alerts and alerts of shadow versions (recorded, never sent). `labelled.fraud` numbers the frauds."""
+    has alerts that suppression or a shadow version (it only records) keeps back. `all_alerts` are not judged yet."""
     all_rules = np.arange(len(sent_alerts.names))
     days = days_count(history.events, labelled)
-    fraud_count = labelled.records_count(labelled.fraud >= 0)  # -1 stands for none
+    fraud_count = labelled.records_count(labelled.fraud >= 0)  # -1: an event without a fraud
     arrived_count = labelled.records_count(_has_arrived(history.events, labelled))
     days_and_fraud_share = (days, fraud_count / max(1, arrived_count))
 

@@ -194,9 +194,9 @@ def _fraud_of_ids(measured: Measured) -> dict[str, int]:
 
 
 def _find_ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
-    """Return how far the rule's furthest run came that took one of the fraud's events (`rows`), and why it stopped. A
-    match is furthest, then the last step and the most events count. The depth is 0 without a run, 1 after the first
-    step, and so on. A miss is an event that failed conditions of the next step; the nearest miss failed the fewest."""
+    """Return how far a fraud came in a rule, and why no further. The furthest run with an event of it (`rows`) counts:
+    a match, otherwise the run at the latest step with the most events. The depth grows by step, and is 0 without a run.
+    A miss is an event that failed conditions of the next step; the nearest miss failed the fewest."""
     runs = [run for start in trace.start.children for run in start.descendants() if rows & set(run.rows())]
     positions = trace.automaton.positions
     if not runs:  # `trace.start` waits for the first step
@@ -209,7 +209,7 @@ def _find_ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Endi
     if _is_match(trace, run):
         return Ending(fraud, rule_id, step=MATCH, depth=len(positions) + 1, stopped="", story=())
     story = Explainer(trace, show_time).story(run)
-    last_misses = [run.misses[wait] for wait in run.opened if wait in run.misses]
+    last_misses = [run.misses[wait] for wait in run.opened if wait in run.misses]  # the miss at each awaited step
     nearest = min(last_misses, key=lambda miss: (miss.row not in rows, len(miss.failed)), default=None)
     stopped = _stopped(trace, run, nearest) or (run.closings[0].why.value if run.closings else "nothing more came")
     name = positions[run.position].variable
@@ -290,7 +290,7 @@ def missed_timelines(
     measured: Measured, pieces_of: Callable[[Schema], Pieces], endings: Sequence[Ending]
 ) -> list[Timeline]:
     """Return the time lines of the largest frauds that no rule finds, each with the rule that came furthest. An ending
-    tells for one rule and fraud after how many steps (`depth`) the furthest run stopped, and why (`story`)."""
+    tells for one rule and fraud how far the furthest run came (`depth`, 0 without a run) and why it ended (`story`)."""
     labelled = measured.labelled
     is_found = measured.judged.has_detected.any(axis=0)
     missed = np.flatnonzero(~is_found) if labelled.frauds_count else np.empty(0, np.int64)
@@ -298,7 +298,7 @@ def missed_timelines(
     for ending in endings:
         if ending.fraud not in furthest or ending.depth > furthest[ending.fraud].depth:
             furthest[ending.fraud] = ending
-    walked = [fraud for fraud in missed.tolist() if fraud in furthest]
+    walked = [fraud for fraud in missed.tolist() if fraud in furthest]  # only a sample of the frauds was traced
     chosen = sorted(walked, key=lambda fraud: (-labelled.amount[fraud], fraud))[:_SHOWN]
     rows = first_events(measured)[chosen] if chosen else np.empty(0, np.int64)
     domain_of = {rule.rule_id: rule.pattern.key for rule in measured.history.deployment.rulebook.deployed()}
@@ -306,7 +306,7 @@ def missed_timelines(
     for fraud, row in zip(chosen, rows, strict=True):
         domain = domain_of[furthest[fraud].rule]
         (key,) = keys_of_events(measured, np.array([row]), domain)
-        domain_keys.append((domain, key or ""))
+        domain_keys.append((domain, key or ""))  # without a key: no events to show
     batches = _batches(measured, pieces_of, domain_keys)  # the events of these keys, read again to be shown
     frauds = _fraud_of_ids(measured)
     timelines = []

@@ -106,13 +106,13 @@ def field_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, ke
 
 
 def time_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, zone: str) -> Iterator[Condition]:
-    """Yield conditions on the hour and the weekday, such as `hour(event_time, zone) in [22, 23, 0]`: for each length
-    the stretch with the most frauds beyond its share of the other events. It may include midnight."""
+    """Yield conditions on the hour and the weekday, such as `hour(event_time, zone) in [22, 23, 0]`. For each
+    length it is the stretch, maybe over midnight, whose share of the frauds most exceeds its share of other events."""
     for code, event_type in enumerate(events.schema.event_types):
         is_of_type = events.event_type[rows] == code
         if event_type.derived or is_of_type.sum() < EVENTS_MIN or not (is_of_type & is_fraud).any():
             continue
-        for name, (lengths, count, first) in _CLOCKS.items():
+        for name, (lengths, count, first) in _CLOCKS.items():  # the hour has 24 values, from 0
             values = of_times(name, zone, events.time_ms[rows]) - first
             frauds = np.bincount(values[is_of_type & is_fraud], minlength=count).astype(np.float64)
             others = np.bincount(values[is_of_type & ~is_fraud], minlength=count).astype(np.float64)
@@ -123,10 +123,10 @@ def time_conditions(events: Events, rows: NDArray[np.int64], is_fraud: Mask, zon
                 )
                 start = int(np.argmax(sums))
                 if sums[start] >= _MORE_FREQUENT:
-                    chosen_hours = [(start + step) % count + first for step in range(length)]
-                    holds = is_of_type & np.isin(values + first, chosen_hours)
+                    chosen_values = [(start + step) % count + first for step in range(length)]
+                    holds = is_of_type & np.isin(values + first, chosen_values)
                     call_text = f'{name}(event_time, "{zone}")'
-                    yield Condition(event_type.name, name, "in", str(chosen_hours), "int", holds, call_text)
+                    yield Condition(event_type.name, name, "in", str(chosen_values), "int", holds, call_text)
 
 
 def _conditions_on_field(
@@ -317,11 +317,11 @@ def _count_conditions(
     past_ms: int, count: NDArray[np.int64],
 ) -> Iterator[Condition]:  # fmt: skip
     """Yield conditions on the number of earlier events: `count(type over previous window where …) >= n`. `count` has
-    this number for each event. The text of `where` reads one field; both are "" if all events of the type count."""
+    this number for each event. `where` is a text like `field == value`; it and the field are "" to count all events."""
     counted, where, field_name = type_where_and_field
     window = show_duration(past_ms)
     text = f"count({counted.name} over previous {window}{f' where {where}' if where else ''})"
-    name = re.sub(r"\W+", "_", f"{where.rpartition(' ')[2] or counted.name}_in_{window}").strip("_")
+    name = re.sub(r"\W+", "_", f"{where.rpartition(' ')[2] or counted.name}_in_{window}").strip("_")  # by its value
     for least in _COUNTS:
         holds = is_of_type & (count >= least)
         yield Condition(

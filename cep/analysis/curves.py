@@ -100,15 +100,15 @@ def pairs(replayer: Replayer, all_curves: Sequence[Curve]) -> tuple[Pair, ...]:
 
 
 def _replay_pair(replayer: Replayer, one: Curve, other: Curve) -> Pair:
-    """Replay the rule with each value of one parameter and each of another. Return the grid of their figures; a cell is
-    on the front if no other has better precision and recall."""
+    """Replay the rule with each pair of some values of two parameters. Return a grid with a cell of figures for each; a
+    cell is on the front if no other is better in precision or recall and at least as good in the other."""
     names = (one.param, other.param)
     value_pairs = list(product(_some_values(one), _some_values(other)))
     settings: list[Setting] = [{name: _as_given(replayer, name, each) for name, each in zip(names, values, strict=True)}
                                for values in value_pairs]  # fmt: skip
     row_length = len(_some_values(other))
-    corners = [settings[index] for index in (0, row_length - 1, -row_length, -1)]  # one has the most alerts
-    (scores,) = replayed_scores(replayer, settings, settings_that_fit(replayer, corners))
+    corners = [settings[index] for index in (0, row_length - 1, -row_length, -1)]  # one has most alerts
+    (scores,) = replayed_scores(replayer, settings, settings_that_fit(replayer, corners))  # so many fit in memory
     points = [_point(scores, index, replayer, value=0.0, days=1) for index in range(len(value_pairs))]  # both unused
     front = _front([(point.precision.value, point.fraud_recall.value) for point in points])
     return Pair(
@@ -165,8 +165,8 @@ def curves(replayer: Replayer, axes: Sequence[Axis], days: int) -> tuple[Curve, 
         axis_numbers = [number for number, setting in enumerate(settings) if axis.name in setting]
         replayed = [settings[number] for number in axis_numbers if number not in refused_numbers]
         unit, size = unit_of(replayer.record.params[axis.name])
-        ends = [*replayed[:1], *replayed[-1:]]  # one has the most alerts
-        (scores,) = replayed_scores(replayer, replayed, settings_that_fit(replayer, ends))
+        ends = [*replayed[:1], *replayed[-1:]]  # the lowest and the highest value: one has the most alerts
+        (scores,) = replayed_scores(replayer, replayed, settings_that_fit(replayer, ends))  # so many fit in memory
         points = [_point(scores, index, replayer, number_of(setting[axis.name]) / size, days)
                   for index, setting in enumerate(replayed)]  # fmt: skip
         points.sort(key=lambda point: point.value)
@@ -263,7 +263,7 @@ def lines(replayer: Replayer, axes: Sequence[Axis]) -> tuple[Line, ...]:
 
 def _replay_line(replayer: Replayer, axis: Axis) -> Line | None:
     """Replay a rule with the values next to the present value of a threshold (`axis`), loosest first. Return the alerts
-    that each tighter value loses, and samples near the present value. The outer two limit how many fit at once."""
+    that each tighter value loses, and samples near the present value. The end values say how many fit in memory."""
     present = replayer.record.params[axis.name]
     numbers = [number_of(value) for value in axis.values]
     if number_of(present) not in numbers:
@@ -302,8 +302,8 @@ def _alerts_by_setting(replayer: Replayer, settings: Sequence[Setting], step: in
 
 
 def _sample_alerts(setting_alerts: _SettingAlerts, lost: NDArray[np.int64], interval: Interval) -> list[Sample]:
-    """Show the earliest right alerts and the earliest others (wrong, or too recent to judge) that a looser value of a
-    threshold has and the next tighter one loses: `lost`, indexes in `setting_alerts`. `is_inside`: it has them now."""
+    """Show some alerts that a looser value of a threshold has and the next tighter one has not: the earliest right
+    ones, and the earliest others (wrong, or too recent to judge). `lost` are their indexes in `setting_alerts`."""
     judged, history = setting_alerts.judged, setting_alerts.history
     (domain,) = {rule.pattern.key for rule in history.deployment.rulebook.deployed()}  # all are settings of one rule
     candidates = setting_alerts.number[lost]  # as `judged` numbers them

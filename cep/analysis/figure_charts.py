@@ -202,12 +202,12 @@ def threshold_pairs(pairs: Sequence[Pair]) -> list[Chart]:
 
 
 def near_lines(lines: Sequence[Line]) -> list[Chart]:
-    """Draw for each threshold the alerts by the value that just lets them through, and the present value as a line."""
+    """Draw for each threshold the alerts that a value lets pass and the next tighter one not, and the present value."""
     charts = []
     for line in lines:
         rows = []
         for interval in line.intervals:
-            low, high = sorted((interval.looser, interval.tighter))
+            low, high = sorted((interval.looser, interval.tighter))  # the looser value may be the higher one
             below = 0
             for name in _VERDICTS:
                 count = getattr(interval, name)
@@ -215,7 +215,7 @@ def near_lines(lines: Sequence[Line]) -> list[Chart]:
                 below += count
         name = in_unit(line.param, line.unit)
         inside = sum(each.alerts for each in line.intervals if each.is_inside)  # alerts of the rule as it is
-        outside = sum(each.alerts for each in line.intervals) - inside
+        outside = sum(each.alerts for each in line.intervals) - inside  # alerts that only a looser value has
         text = (
             f"Alerts of {line.rule} by the value that decides over {name}, which is {line.present:.12g}: {inside:,} "
             f"are on this side of the line, {outside:,} beyond it, and {line.alerts_at_tightest:,} further inside."
@@ -244,12 +244,12 @@ def _f1(cell: Cell) -> float:
 
 
 def funnels(rule_funnels: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:
-    """Draw for each rule how many frauds reached each step."""
+    """Draw for each rule how many frauds reached each step. A funnel counts each fraud at the last step it reached."""
     charts = []
     for funnel in rule_funnels:
         if funnel.rule not in names or not funnel.walked:
             continue
-        steps = list(funnel.steps)
+        steps = list(funnel.steps)  # the first one stands for frauds that no run took
         reached = {step: sum(funnel.steps[later] for later in steps[index:]) for index, step in enumerate(steps)}
         rows = [{"step": "frauds looked at" if index == 0 else step, "frauds": reached[step]}
                 for index, step in enumerate(steps)]  # fmt: skip
@@ -381,7 +381,7 @@ def _bars() -> dict[str, Any]:
 
 
 def _matrix(names: list[str], joined: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the Vega-Lite dot matrix of an UpSet plot of rules that find the same frauds; lines join a set's dots."""
+    """Return a Vega-Lite dot matrix: a column per set of rules, a dot per rule, a line from its first to its last."""
     y = {"field": "rule", "type": "nominal", "title": None, "sort": names}
     column = _column("sets of rules, the largest first (after a rule: all that it finds)")
     dot = {"type": "circle", "size": 110, "opacity": 1}
@@ -393,6 +393,6 @@ def _matrix(names: list[str], joined: list[dict[str, Any]]) -> dict[str, Any]:
             {"data": {"values": joined}, "mark": line,
              "encoding": {"x": column, "y": {**y, "field": "first"}, "y2": {"field": "last"}}},
             {"mark": dot, "encoding": {"x": column, "y": y, "color": {
-                "condition": {"test": "datum.member", "value": _MEMBER}, "value": _OTHER}}},
+                "condition": {"test": "datum.member", "value": _MEMBER}, "value": _OTHER}}},  # blue, or grey
         ],
     }  # fmt: skip

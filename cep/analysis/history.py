@@ -117,9 +117,9 @@ def replay_history(
     replayed = replay_shown(job, deployment.rulebook, watched_pieces, cores, console, derived_matches=match_tables)
     numbers = sorted(decoded_pieces)
     decoded = _join_pieces(job, tuple(columns), [decoded_pieces[number] for number in numbers])
-    verdicts, _ = first_rows(job, decoded)  # one for each event: it is new, repeated, or reuses an id
+    verdicts, _ = first_rows(job, decoded)  # of each event: it is new, it is repeated, or its id belongs to another
     is_new = verdicts == NEW
-    # The last sum is the end of the history, so it is not a cut. Not strict: without pieces np.split returns one part.
+    # Cut where the next piece begins, so not at the last sum. Without pieces np.split returns one part: not strict.
     by_piece = np.split(is_new, np.cumsum([len(decoded_pieces[number]) for number in numbers])[:-1])
     repeats = {number: np.flatnonzero(~is_new_here) for number, is_new_here in zip(numbers, by_piece, strict=False)}
     unique = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
@@ -136,21 +136,21 @@ def replay_history(
 
 
 def _expand(alert_rows: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
-    """Replace the id of each event that a rule has produced by the ids of the events that its match has bound, level by
-    level. alert_rows[i] is the row of the alert that binds the event ids[i]. Cost: a pass per level."""
+    """Replace the id of each event that a rule has produced by the ids of the events that its match has bound, until no
+    produced one is left. alert_rows[i] is the row of the alert that binds the event ids[i]. Cost: a pass per level."""
     match_ids, bound = matches["alert_id"].combine_chunks().cast(TEXT), matches["events"].combine_chunks()
-    for _ in range(PRODUCE_DEPTH_MAX + 1):
-        is_produced = pc.match_substring_regex(ids, _PRODUCED)
+    for _ in range(PRODUCE_DEPTH_MAX + 1):  # produced events may bind produced events, to this depth
+        is_produced = pc.match_substring_regex(ids, _PRODUCED)  # such an id ends in the id of its match
         id_of_match = pc.if_else(is_produced, pc.utf8_slice_codeunits(ids, -ALERT_ID_CHARS), pa.scalar(None, TEXT))
         match_rows = rows_among(id_of_match, match_ids)
-        inner = match_rows >= 0
-        if not inner.any():
+        has_match = match_rows >= 0
+        if not has_match.any():
             break
-        lists = bound.take(pa.array(match_rows[inner]))
+        lists = bound.take(pa.array(match_rows[has_match]))
         counts = np.asarray(pc.list_value_length(lists))
         inner_ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
-        ids = pa.concat_arrays([ids.filter(pa.array(~inner)), inner_ids])
-        alert_rows = np.concatenate([alert_rows[~inner], np.repeat(alert_rows[inner], counts)])
+        ids = pa.concat_arrays([ids.filter(pa.array(~has_match)), inner_ids])
+        alert_rows = np.concatenate([alert_rows[~has_match], np.repeat(alert_rows[has_match], counts)])
     return alert_rows, ids
 
 

@@ -145,12 +145,12 @@ def _records(events: Events, labels: Labels) -> NDArray[np.int64]:
 def _label_event_pairs(
     events: Events, labels: Labels, field: str | None, record: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the events of each label. Return P pairs by label: the labels and the events, int64[P] each. A label names
-    an event, a value of the key field `field`, or an input record that views (ways to read a record) make into several
-    events, with ids that are its id and the view's name. `record` int64[N] is the number of each event's record."""
+    """Find the events of each label. Return P pairs by label: numbers of labels and rows of events, int64[P] each. With
+    a `field`, a label names a value of this key field. Otherwise it names an event, or an input record that views (ways
+    to read it) turn into several events, and is for all of them. `record` int64[N] numbers each event's record."""
     if field is None and labels.views:  # a label is for all events of its record
         first_rows = np.unique(record, return_index=True)[1]
-        record_ids = _record_ids(events.event_id.take(pa.array(first_rows)), labels.views)
+        record_ids = _record_ids(events.event_id.take(pa.array(first_rows)), labels.views)  # without the view
         label_records = rows_among(_record_ids(labels.keys, labels.views), record_ids)
         order = np.argsort(record, kind="stable")
         low = np.searchsorted(record[order], label_records)
@@ -181,24 +181,24 @@ def _written_keys(events: Events, keys: pa.Array, field: str) -> list[pa.Array]:
 def _pairs_of_key_labels(
     events: Events, labels: Labels, field: str, keys: pa.Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the events of labels of keys: events of the key in the label's interval. Return (label, event) pairs."""
+    """Find for each label the events of its key in its interval. Return pairs: numbers of labels, rows of events."""
     column = encoded(events.columns[field].cast(TEXT))
-    code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
+    code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)  # of each event's key, -1 for none
     key_codes = rows_among(keys.cast(TEXT), column.dictionary)
     first_ms = int(events.time_ms.min(initial=TIME_MS_MAX)) if len(events) else 0
     span = int(events.time_ms.max(initial=TIME_MS_MIN)) - first_ms + 2 if len(events) else 2
-    key_and_time = (code + 1) * span + (events.time_ms - first_ms)  # keys one after the other, each by time
+    key_and_time = (code + 1) * span + (events.time_ms - first_ms)  # each key has its own stretch of `span` ms
     order = np.argsort(key_and_time, kind="stable")
-    from_ms, to_ms = (
+    from_ms, to_ms = (  # in the stretch of a key; its last ms is after all events
         np.clip(time_ms, first_ms, first_ms + span - 1) - first_ms for time_ms in (labels.from_ms, labels.to_ms)
     )
     low = np.searchsorted(key_and_time[order], (key_codes + 1) * span + from_ms)
     high = np.searchsorted(key_and_time[order], (key_codes + 1) * span + to_ms, side="right")
-    reaches = (key_codes >= 0) & (labels.to_ms >= first_ms)
+    reaches = (key_codes >= 0) & (labels.to_ms >= first_ms)  # a known key, and no end before all events
     counts = np.where(reaches, np.maximum(high - low, 0), 0)
     label_of = np.repeat(np.arange(len(counts)), counts)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return label_of, order[np.repeat(low, counts) + within]
+    index_in_label = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return label_of, order[np.repeat(low, counts) + index_in_label]
 
 
 def _usual_delay_ms(events: Events, labels: Labels, label_of: np.ndarray, event_of: np.ndarray) -> int:
@@ -224,10 +224,10 @@ def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], ND
 def _episodes_by_key(
     events: Events, event_of: NDArray[np.int64], episodes: Episodes
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Group fraud events of a key with short gaps between them into frauds; an event without a key is one by itself.
+    """Group fraud events of a key with short gaps between them into frauds; one without a key is a fraud by itself.
     Return the number of the fraud of each event in `event_of` (rows), and the index of each fraud's first event."""
-    names = [events.columns[name].take(pa.array(event_of)).cast(TEXT) for name in episodes.domain]
-    key = pc.binary_join_element_wise(*names, pa.scalar(_SEPARATOR, TEXT))
+    key_columns = [events.columns[name].take(pa.array(event_of)).cast(TEXT) for name in episodes.domain]
+    key = pc.binary_join_element_wise(*key_columns, pa.scalar(_SEPARATOR, TEXT))
     code = np.asarray(encoded(key.fill_null("")).indices).astype(np.int64)
     time_ms = events.time_ms[event_of]
     order = np.lexsort((time_ms, code))
@@ -245,7 +245,7 @@ def _amounts(
 ) -> NDArray[np.float64]:  # fmt: skip
     """Compute the money of each fraud event, float64[N], 0 for other events. If labels of a fraud have an amount, its
     events share it in proportion to their own amounts, or equally if these are 0; otherwise each has its own amount.
-    `label_of` and `fraud_of` are of labelled events. Each event has its `fraud`, -1 for none, and its `record`."""
+    A labelled event has `label_of` and `fraud_of`; each event has its `fraud`, -1 for none, and its input `record`."""
     frauds_count = int(fraud_of.max(initial=-1)) + 1
     label_money = np.zeros(frauds_count)  # of each fraud: the sum of the amounts of its labels
     used_labels = np.unique(label_of)

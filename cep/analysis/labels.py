@@ -144,8 +144,8 @@ class Labels:
     """Labels in one form: each says that an event or a key was fraud or honest. Shapes: arrays of one length. `field`
     is the field of `keys`, None if `keys` are event ids; a key's label is for its events from `from_ms` to `to_ms`.
     Labels of the same `episode` are one fraud of a `kind`; without one a label is a fraud by itself. `reported_ms` is
-    TIME_MS_MIN if unknown. `name` is the file, or with `is_column` the events' column, which `fields` read. If a record
-    becomes several events, their ids end in "#" and a name of `views` (tx1#payer), and a label is for all."""
+    TIME_MS_MIN if unknown. `name` is the file, or with `is_column` the column of the events from which `fields` come. A
+    record may be several events: their ids end in "#" and a name of `views` (tx1#payer), and its label is for all."""
 
     field: str | None
     keys: pa.Array
@@ -177,9 +177,9 @@ class Labels:
 
 def read_labels(source: str, events: Records | Path, schema: Schema, words: Mapping[str, bool] = _NO_WORDS) -> Labels:
     """Read the labels that `--labels` names: a file, or a column of the events. `words` says of words such as
-    `chargeback` whether they mean fraud. `fields` of the result are the fields that are read from the label's column: a
-    rule that read one would know the label. A view is one way to read a record as an event: a record with several views
-    is several events. Raises: UsageError, SourceError."""
+    `chargeback` whether they mean fraud. `fields` of the result are the event fields whose values come from the column
+    of the labels: a rule that read one would know the label. A view is one way to read a record as an event, so that a
+    record with several views becomes several events. Raises: UsageError, SourceError."""
     records = Records.of(events)
     views = records.mapping.view_names
     if Path(source).is_file():
@@ -339,11 +339,11 @@ def _read_lines(path: Path) -> pa.Table:
 
 
 def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMapping) -> Sequence[pa.Table]:
-    """Read the ids and one column of each file of events: JSON whole, of other files only the columns that have them.
+    """Read the ids of events and one column from each file. A JSON file is read whole, from others only these columns.
     The column may be a path into a nested one, such as `meta.fraud`. Raises: SourceError, UsageError."""
     kind = kind_of(path)
     id_columns = (mapping.path(name)[0] for name in _id_names(schema))
-    column_names = dict.fromkeys((*id_columns, *_outermost_name(column), column))
+    column_names = dict.fromkeys((*id_columns, *_outermost_name(column), column))  # `meta`, `meta.fraud`
     tables = []
     for file in files_of(path):
         try:

@@ -89,10 +89,10 @@ class EventSample:
     _events: MinedEvents = field(init=False)
 
     def __post_init__(self) -> None:
-        """List the links that may tie a step to the step before: an equal value, a near amount, or no event between
-        them that meets a condition without a limit. Sort the rows by each field whose equal values may link steps:
-        `_orders` has by field the sorted rows and, for each, the index at which its value begins, or `len(group)` for a
-        row without a value (group -1). For the field "" it has all rows, by key and time, and where keys begin."""
+        """List the links that may tie a step to the step before: an equal value, a near amount, or an absence: no
+        event between them meets a condition on the type or on one value. `_orders` has two arrays for each field in
+        `same`: the rows sorted by value, and for each the index at which its value begins, or `len(group)` if it has
+        none (group -1). For the field "" these are all rows, by key and time, and the index at which a key begins."""
         self._events = MinedEvents(self.time_ms, self.fraud, self.has_fraud_type, self.weight)
         self._orders[""] = np.arange(len(self.time_ms)), self.key_start
         for name, group in self.same.items():
@@ -131,14 +131,14 @@ class EventSample:
     def prepended(self, step: Step, later: Step, chains: Chains, window_ms: int) -> Chains:
         """Put a step in front of each chain (the rows that a sequence binds, one per step): the latest earlier event in
         the window that meets the step's conditions and the links of `later`, the chains' first step. Leave out chains
-        without one. A link ties two steps: by an equal value, a near amount, or no event of a condition between."""
+        without one. A link ties two steps by an equal value, a near amount, or an event that must be absent between."""
         links = [self.links[~number] for number in later if number < 0]  # a step has ~n for link n
         earlier_rows = self.before(step, next((link.same for link in links if link.same), ""))
         absent = [self.before((link.absent,)) for link in links if link.absent >= 0]  # not to lie between
         latest_absent = np.maximum.reduce(absent) if len(absent) > 1 else absent[0] if absent else _NO_ROWS
         longer: Chains = prepended_rows(chains, earlier_rows, latest_absent, self.time_ms, window_ms)
         for amounts in (self.near[link.near] for link in links if link.near):  # equal, or up to a tenth less
-            earlier_values, later_values = amounts[longer[0]], amounts[longer[1]]
+            earlier_values, later_values = amounts[longer[0]], amounts[longer[1]]  # of the first two steps
             longer = longer[:, (later_values <= earlier_values) & (10 * later_values >= 9 * earlier_values)]
         return longer
 
@@ -202,9 +202,9 @@ def _search(sample: EventSample, windows_ms: Sequence[int], steps_max: int, coun
 
 
 def _candidates(sample: EventSample, windows_ms: Sequence[int], steps_max: int) -> Iterator[Mined]:
-    """Yield the best sequences of each length over all windows, the shortest first: several of each length, because
-    another one may be the best after it is refined. A sequence grows from its last step backwards, and its chains are
-    the rows that it binds. Conditions on the past, which could crowd out all others, are only in the second search."""
+    """Yield the best sequences of each length over all windows, the shortest first. Several of each length are needed:
+    any may be the best one after it is refined. A sequence grows from its last step backwards; its chains are the rows
+    that it binds. The first search has no conditions on the past, because they could crowd out all others."""
     numbers_without_past = [number for number, condition in enumerate(sample.conditions) if not condition.past_ms]
     for numbers in (numbers_without_past, list(range(len(sample.conditions)))):
         single_steps = ((step, sample.chain((step,), 0)) for step in _last_steps(sample, numbers))
@@ -216,14 +216,14 @@ def _candidates(sample: EventSample, windows_ms: Sequence[int], steps_max: int) 
             ]
             best_by_first_step: dict[Step, Mined] = {}
             for each in sorted(same_length, key=lambda each: -each.score):
-                best_by_first_step.setdefault(each.steps[0], each)
+                best_by_first_step.setdefault(each.steps[0], each)  # the best one comes first
             yield from list(best_by_first_step.values())[:_REFINED_MAX]
 
 
 def _grow_by_length(sample: EventSample, window_ms: int, steps_max: int, beam: list[_Scored]) -> list[list[Mined]]:
-    """Grow sequences backwards from these last steps: each round puts a condition in front, adds links (equal or near
-    values) to the old first step, and keeps the best as the next beam. A step is a tuple of numbers: n for condition n,
-    ~n for link n to the step before. A chain is the rows that a sequence binds. Return the best sequences by length."""
+    """Grow sequences backwards from these last steps. Each round puts a step of one condition in front, with or without
+    links (equal or near values), and keeps the best sequences as the next beam. Return the best ones by length. A step
+    is a tuple of numbers: n for condition n, ~n for link n to the step before. A chain is a sequence's bound rows."""
     if not beam:
         return []
     best = [[Mined(steps, window_ms, score) for score, steps, _ in beam]]
@@ -231,7 +231,7 @@ def _grow_by_length(sample: EventSample, window_ms: int, steps_max: int, beam: l
         longer: list[_Scored] = []
         for _, steps, chains in beam:
             for condition, links in _earlier_steps(sample):
-                linked_first = (*steps[0], *links)
+                linked_first = (*steps[0], *links)  # a link is part of the later step
                 longer_chains = sample.prepended((condition,), linked_first, chains, window_ms)
                 longer_score = sample.score(longer_chains)
                 if longer_score > 0:  # it finds a fraud
@@ -295,7 +295,7 @@ def _refine(sample: EventSample, mined: Mined) -> Mined:
     """Improve a sequence: make the best change of one step, as long as the score of its chains (bound rows) grows."""
     best = mined
     for _ in range(_CHANGES_MAX):
-        chains = sample.chain(best.steps, best.window_ms)
+        chains = sample.chain(best.steps, best.window_ms)  # a stricter last step only filters these
         changed = max(
             (Mined(steps, best.window_ms, sample.score(_narrowed(sample, (best, chains), steps)))
              for steps in _neighbours(sample, best.steps)),
@@ -324,7 +324,7 @@ def _simplify(sample: EventSample, mined: Mined) -> Mined:
 
 def _simpler(sample: EventSample, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
     """Yield the sequences with one step (not the last), condition or link less. A step has the numbers of its
-    conditions, and negative ones for links to the step before. Without conditions it asks for its event type alone."""
+    conditions, and negative ones for links to the step before. If its only condition goes, its event type stays."""
     type_numbers = {each.event_type: number for number, each in enumerate(sample.conditions) if not each.field}
     for index, step in enumerate(steps):
         if index + 1 < len(steps):  # the next step loses its links, which tie it to the removed step
@@ -334,7 +334,7 @@ def _simpler(sample: EventSample, steps: tuple[Step, ...]) -> Iterator[tuple[Ste
             remaining = tuple(number for number in step if number != removed)
             if removed >= 0 and all(number < 0 for number in remaining):
                 type_alone = type_numbers.get(sample.conditions[removed].event_type)
-                if type_alone is None or type_alone == removed:
+                if type_alone is None or type_alone == removed:  # nothing is left to lose
                     continue
                 remaining = tuple(sorted((*remaining, type_alone)))
             yield (*steps[:index], remaining, *steps[index + 1 :])

@@ -105,9 +105,9 @@ def colors(field: str, order: Sequence[str]) -> dict[str, Any]:
 class Detail:
     """How much a report's page shows at most.
 
-    A chart by day has so many `bars`, in a longer history each of a week, a month or a year. A line by week has so many
-    `points`, in a longer history each of several weeks. `rules` and `fields` have charts, tables `rows` and `columns`.
-    `thresholds` are parameters in charts, `examples` are alerts and misses. `chars` are in a cell or a caption.
+    `bars` are in a chart by day; in a longer history each stands for a week, a month or a year. `points` are in a line
+    by week; in a longer history each stands for several weeks. `rules`, `fields` and `thresholds` have charts. `rows`
+    and `columns` are in a table, `examples` are alerts and missed frauds, and `chars` are in a cell or a caption.
     """
 
     bars: int

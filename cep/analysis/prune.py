@@ -60,10 +60,10 @@ def prune(
     judged: Judged, labelled: LabelledEvents, tolerance: float = 0.0, alerts_max: float | None = None,
     alert_cost: float | None = None, spared: Collection[str] = (),
 ) -> Pruned:  # fmt: skip
-    """Choose few rules: first the ones affordable with `alerts_max` alerts in all, then enough of these to find all but
-    a share `tolerance` of the frauds, and last only rules worth their alerts, of which each must find `alert_cost`
-    frauds (None for the default). Rules in `spared` send no alerts, so they are not judged. Alerts that are immature
-    (too recent to judge) are not wrong. Cost: rules² × frauds."""
+    """Choose few rules, in three steps: rules that `alerts_max` alerts in all allow, among them enough to find the same
+    frauds but for a share `tolerance`, and among these the ones worth their alerts: an alert must find `alert_cost`
+    frauds (None: the default). Rules in `spared` send no alerts, so they are not judged. Alerts that are immature (too
+    recent to judge) are not wrong. Cost: rules² × frauds."""
     chosen = np.array([number for number, name in enumerate(judged.names) if name not in spared], np.int64)
     names, count = [judged.names[number] for number in chosen], len(chosen)
     finds = judged.has_detected[chosen]
@@ -73,11 +73,11 @@ def prune(
     frauds_before = int(finds.any(axis=0).sum())
     affordable = list(range(count)) if alerts_max is None else _choose_within_budget(finds, alerts, alerts_max)
     reachable = int(finds[affordable].any(axis=0).sum())
-    needed = max(0, ceil(reachable - tolerance * labelled.frauds_count - 1e-9))
+    needed = max(0, ceil(reachable - tolerance * labelled.frauds_count - 1e-9))  # frauds; 1e-9: a rounding error
     enough = _choose_greedily(finds[affordable], wrong[affordable], needed)
     enough = _drop_unneeded(finds[affordable], wrong[affordable], enough, needed)
-    stay = [affordable[rule] for rule in enough]
-    if alert_cost is None:
+    stay = [affordable[rule] for rule in enough]  # by the numbers in `names`
+    if alert_cost is None:  # a share of the frauds that an alert finds on average
         alert_cost = _COST_SHARE * frauds_before / max(1.0, float(alerts.sum()) if alerts_max is None else alerts_max)
     stay = _drop_costly(finds, alerts, stay, alert_cost)
     covered = finds[stay].any(axis=0) if stay else np.zeros(labelled.frauds_count, np.bool_)

@@ -423,8 +423,8 @@ def report(
     """Make the report as a web page and as numbers. `pieces_of` reads the events again, in pieces, for examples and
     funnels. `thresholds` has replays of rules with other values. Raises: UsageError without the extra `charts`."""
     judged, labelled, history = measured.judged, measured.labelled, measured.history
-    pieces_of = history.unique_pieces(pieces_of)
-    funnels, endings = trace_frauds(measured, pieces_of, progress)
+    pieces_of = history.unique_pieces(pieces_of)  # without repeated events
+    funnels, endings = trace_frauds(measured, pieces_of, progress)  # an ending: why a fraud came no further
     progress("making the page", 0, None)
     data = ReportData(
         measured,

@@ -51,15 +51,15 @@ class Sides:
 
 
 def sides_of(events: Events, labelled: LabelledEvents, fields: Sequence[str]) -> Sides:
-    """Split each event into its sides, one event per field of the key, so a sequence has all that an account does: with
-    the fields payer and payee, a transfer becomes a transfer_payer and a transfer_payee, with the key `party`.
-    `producers` are the patterns in the text that make them. Raises: UsageError for fields of different types."""
+    """Split each event into its sides, one event per field of the key. With payer and payee, a transfer becomes a
+    transfer_payer and a transfer_payee, both with the key `party`, so that a sequence sees all events of a party. The
+    patterns `producers` of `text` make the same events. Raises: UsageError for fields of different types."""
     types = events.schema.columns()
     key_type = types[fields[0]].as_nullable(False)
     if any(types[name].as_nullable(False) != key_type for name in fields):
         raise UsageError(f"--key {JOIN.join(fields)}: the fields have different types, so no value is in both")
     used_names = set(types)
-    key, id_ = (f"{name}_" if name in used_names else name for name in (_PARTY, _ID))
+    key, id_ = (f"{name}_" if name in used_names else name for name in (_PARTY, _ID))  # two free names
     side_types: list[EventType] = []
     rows, codes, parties, texts, producers = [], [], list[pa.Array](), list[str](), list[str]()
     for code, event_type in enumerate(events.schema.event_types):
@@ -189,11 +189,11 @@ def _passed_type(event_type: EventType, sides: Sides, times_passed: int, payer: 
 
 def _passing_producer(event_type: EventType, passed: EventType, times_passed: int, names: tuple[str, str, str]) -> str:
     """Write the pattern that makes an event when an account passes money on. A transfer a→b also makes two events, its
-    sides: transfer_payer with the key a, and transfer_payee with the key b. After b→c the money of a is passed on once:
-    `r` (b receives) and `p` (b pays), sides with the key b, make an event with the key a and the payer c, the account
-    that has the money now. After c→d it is passed on twice: `r` is the event of the first time."""
+    sides: transfer_payer with the key a, and transfer_payee with the key b. Then b→c passes the money of a on: the side
+    `r`, on which b receives, and the side `p`, on which b pays, make an event with the key a (the origin) and the payer
+    c, who has the money now. A second time, c→d, `r` is the event of the first time, and the new payer is d."""
     key, payer, payee = names
-    before, origin = (f"{event_type.name}_{payee}", payer) if times_passed == 1 else (f"{event_type.name}_passed", key)
+    r_type, origin = (f"{event_type.name}_{payee}", payer) if times_passed == 1 else (f"{event_type.name}_passed", key)
     _, _, _, _, *amount_fields = passed.fields  # without its id, time, key and payer
     amounts = [field.name for field in amount_fields]
     conditions = [f"{payee} != r.{origin}", *(f"{name} between {_PASSED_SHARE_MIN} * r.{name} and r.{name}"
@@ -205,7 +205,7 @@ def _passing_producer(event_type: EventType, passed: EventType, times_passed: in
         f"  by {key if times_passed == 1 else payer}",
         "{",
         f"  seq      r -> p  within {show_duration(_PASSED_MS)}",
-        f"  where    r: {before}",
+        f"  where    r: {r_type}",
         f"           p: {event_type.name}_{payer}  {' and '.join(conditions)}",
         "  skip     none",
         f"  emit     {(',' + chr(10) + ' ' * 11).join(emitted)}",
@@ -222,7 +222,7 @@ def _passed_events(
     history = replay_history(deployment, pieces_of, (), _CORES, Terminal(quiet=True))
     if history.produced_matches is None:  # no produced events
         return {}
-    match, row = replace(history, events=events).bound(history.produced_matches)  # rows of the transfers
+    match, row = replace(history, events=events).bound(history.produced_matches)  # rows in `events`
     order = np.lexsort((row, events.time_ms[row], match))
     match, row = match[order], row[order]
     _, start, counts = np.unique(match, return_index=True, return_counts=True)

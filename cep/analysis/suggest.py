@@ -289,7 +289,7 @@ def sample_events(
     events: Events, labelled: LabelledEvents, key: str, cut_ms: int, zone: str = "UTC"
 ) -> tuple[EventSample, np.ndarray]:
     """Sample the events to mine before `cut_ms`: whole keys, the ones with a fraud first. Return the sample and its
-    rows. Its `open_frauds` are to be found. Steps are linked by equal values (`same`) or amounts (`near`)."""
+    rows. Steps of a sequence may be linked by equal values of a field in `same`, or similar amounts in `near`."""
     key_column = encoded(events.columns[key].cast(pa.large_string()))
     key_code = np.asarray(key_column.indices.fill_null(-1)).astype(np.int64)
     is_early = (events.time_ms < cut_ms) & (key_code >= 0)
@@ -302,9 +302,9 @@ def sample_events(
     rows = np.flatnonzero(is_fraud_sample | is_other_sample)
     rows = rows[arranged_rows(events.batch(rows), key_code[rows].astype(np.int32), len(key_column.dictionary))]
     sampled_key_codes = key_code[rows]
-    weights = np.where(is_fraud_sample[rows], 1.0, weight / fraud_weight)  # so fraud is as rare as in the history
+    weights = np.where(is_fraud_sample[rows], 1.0, weight / fraud_weight)  # events that a row stands for, relatively
     fraud = labelled.fraud[rows].astype(np.int64)
-    open_frauds = np.zeros(labelled.frauds_count, np.bool_)  # still to be found
+    open_frauds = np.zeros(labelled.frauds_count, np.bool_)  # the frauds of the sample: none is found yet
     open_frauds[fraud[fraud >= 0]] = True
     key_starts, times = np.searchsorted(sampled_key_codes, sampled_key_codes), events.time_ms[rows]
     is_fraud = fraud >= 0
@@ -358,14 +358,14 @@ def _replay_candidates(
     head: str, producers: Sequence[str], texts: Mapping[str, str], pieces_of: Callable[[Schema], Pieces],
     labelled: LabelledEvents, edges_ms: tuple[int, int],
 ) -> list[tuple[Ratio, Ratio, np.ndarray]]:  # fmt: skip
-    """Replay candidate patterns, `texts` by name. Return for each its precision in two periods, one to choose between
-    the edges and one to report after them, and the frauds that it finds: bool[F]. The text `head` declares the events
-    and has `producers`, patterns that only make events which the candidates read."""
+    """Replay candidate patterns, `texts` by name. Return for each its precision in two periods, and the frauds that it
+    finds: bool[F]. `edges_ms` are the begin of the first period, which chooses patterns, and of the second one, which
+    is reported. The text `head` declares the event types; its patterns `producers` make events that candidates read."""
     if not texts:
         return []
     source = "\n\n".join([head, *texts.values()])
     deployment = deploy(live_rules(source, (*producers, *texts)))
-    assert not deployment.set_aside, deployment.set_aside
+    assert not deployment.set_aside, deployment.set_aside  # no rule was refused
     history = replay_history(deployment, pieces_of, columns=(), cores=2, console=Terminal(quiet=True))
     judged = judge(history, labelled)
     begin_ms, middle_ms = edges_ms

@@ -94,12 +94,12 @@ def tests_text(
     name: str, text: str, search_result: tuple[Mined, EventSample, NDArray[np.int64]], events: Events, key: str
 ) -> str:  # fmt: skip
     """Write three tests for a suggested pattern: a fraud fires, an honest event does not, a changed fraud does not.
-    `text` is the pattern with the event types. `search_result`: the mined sequence, the sample, and its rows in
-    `events`. A test has few events, and without the rest of the key's past these may give another result. So all
-    candidates are run, and the first one of each kind that passes is used. Return "" if none of a kind passes."""
+    `text` is the pattern with the event types. `search_result` is the mined sequence, the sample of the events, and the
+    rows of the sample in `events`. A test has few events of a key, and without its other events the result may differ.
+    Several tests of each kind are run for this reason, and the first that passes is used; "" if a kind has none."""
     label = key_label(events.schema.columns()[key])
     kinds = _candidates(search_result, events, label)
-    mined, sample, _ = search_result  # a step has numbers of conditions, negative ones of links
+    mined, sample, _ = search_result  # a step is a tuple of numbers: of conditions, or negative ones of links
     start_of_test = _test_starts([sample.conditions[number] for step in mined.steps for number in step if number >= 0])
     blocks = [  # a test has a temporary name: the number of its kind, and its number in the kind
         _test((name, label, start_of_test), f"{index} {number}", test_events, expected)
@@ -197,18 +197,18 @@ def _test_starts(conditions: Sequence[Condition]) -> Callable[[int], int]:
     def start(first_ms: int) -> int:
         day, start_day = (int(each) for each in of_times("weekday", zone, np.array([first_ms, START_MS])))
         hour, start_hour = (int(each) for each in of_times("hour", zone, np.array([first_ms, START_MS])))
-        hours_later = ((day - start_day) * 24 + hour - start_hour) % _WEEK_HOURS
-        return first_ms - hours_later * _HOUR_MS - first_ms % _HOUR_MS
+        hours_later = ((day - start_day) * 24 + hour - start_hour) % _WEEK_HOURS  # since START_MS's hour of the week
+        return first_ms - hours_later * _HOUR_MS - first_ms % _HOUR_MS  # the last term: back to a full hour
 
     return start
 
 
 def _near_misses(event: TestEvent, conditions: Sequence[Condition], schema: Schema) -> Iterator[tuple[str, TestEvent]]:
-    """Yield changed copies of an event that just miss one of these conditions (such as `amount >= 500`), each with a
-    description of the change, for tests that the pattern must not match."""
+    """Change an event so that it just misses one of these conditions, such as `amount >= 500`. Yield for each condition
+    a description of the change and the changed event, for a test in which the pattern must not match."""
     at_ms, name, values = event
     for condition in conditions:
-        if condition.has_param and not condition.past_ms:  # not of the key's past: it compares a field with a limit
+        if condition.has_param and not condition.past_ms:  # a limit of the event's own field, not of the key's past
             limit = Decimal(condition.limit)
             unit = (  # how far beyond the limit: 1 in the last digit of the limit, or more than 1 % for a float
                 abs(limit) / 100 + 1 if "float" in condition.kind else Decimal(1).scaleb(int(limit.as_tuple().exponent))

@@ -56,14 +56,14 @@ class Axis:
 
 
 def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mapping[str, str]) -> tuple[Axis, ...]:
-    """Return the parameters to tune with the values to try: the ones in `tries`, or every threshold. `pattern` has its
-    parameters as variables. Raises: UsageError for an unknown parameter, or invalid values."""
+    """Return the parameters to tune, each with its values to try: the parameters that `tries` names, or all thresholds.
+    `pattern` has its parameters, not their present values. Raises: UsageError for an unknown one, or invalid values."""
     declared = {param.name: param for param in pattern.params}
     unknown_names = [name for name in tries if name not in declared]
     if unknown_names:
         raise UsageError(f"--try {unknown_names[0]}: the pattern's parameters are {', '.join(declared) or 'none'}")
     directions = {name: _direction(pattern, name) for name in declared}
-    names = tries or [name for name in declared if not _reason_against(declared[name], present, directions[name])]
+    names = tries or [name for name in declared if not _why_not_tried(declared[name], present, directions[name])]
     if not names:
         raise UsageError(f"{pattern.name} has no threshold that is a parameter; name what to try with --try")
     axes = []
@@ -80,12 +80,12 @@ def skipped_params(
     """Return the parameters that are not tried, each with the reason."""
     tried = {axis.name for axis in axes}
     return {
-        param.name: "--try names others" if tries else _reason_against(param, values, _direction(pattern, param.name))
+        param.name: "--try names others" if tries else _why_not_tried(param, values, _direction(pattern, param.name))
         for param in pattern.params if param.name not in tried
     }  # fmt: skip
 
 
-def _reason_against(param: ParamDecl, values: Mapping[str, ParamValue], sense: int) -> str:
+def _why_not_tried(param: ParamDecl, values: Mapping[str, ParamValue], sense: int) -> str:
     """Return why a parameter is not tried by default, "" for one that is."""
     value = values.get(param.name)
     if not param.type.is_number:
@@ -133,14 +133,14 @@ def _binds_freely(pattern: PatternIR) -> bool:
     if pattern.timeout_measures is not None or pattern.within_events is not None:
         return False
     positions = build(pattern.structure).positions
-    waits = [wait for position in positions for wait in position.waits]
+    waits = [wait for position in positions for wait in position.waits]  # a wait is a way to go on
     if any(position.loops for position in positions):  # another event would join the same run
         return False
-    if any(wait.target is None or wait.guards or wait.untils for wait in waits):  # an absence, or events that end a run
+    if any(wait.target is None or wait.guards or wait.untils for wait in waits):  # other events could forbid a match
         return False
     if len(positions) == 2:  # the start, and the one event
         return True
-    later = [wait for position in positions[1:] for wait in position.waits]
+    later = [wait for position in positions[1:] for wait in position.waits]  # they must allow all combinations
     return pattern.skip.kind is SkipKind.NONE and all(wait.link is Link.FOLLOWED_BY_ANY for wait in later)
 
 
@@ -165,8 +165,8 @@ def _direction_of(part: Expr, name: str) -> int:
 
 
 def _grows(expr: Expr, name: str) -> int:
-    """Return 1 if an expression grows with a parameter, -1 if it shrinks, 0 if neither is certain. Factors are assumed
-    to be positive; the replays check this."""
+    """Return 1 if an expression grows with a parameter, -1 if it shrinks, 0 if neither is certain. The parameter occurs
+    once, in one of two operands. The other factors are assumed to be positive; `_count_passed_values` checks this."""
     match expr:
         case Param():
             return int(expr.name == name)
@@ -388,9 +388,9 @@ def combined_scores(replayer: Replayer, axes: Sequence[Axis]) -> tuple[tuple[Sco
 
 
 def _count_passed_values(replayer: Replayer, fixed: Setting, axes: Sequence[Axis]) -> tuple[_PassedCounts | None, int]:
-    """Replay each value of each threshold alone, the others at their loosest: an alert passes a combination of values
-    if it passes each of them. Count by alert and threshold how many values let it pass. Return the counts, None if a
-    replay dropped a match or a tighter value adds an alert, and the number of replays."""
+    """Count for each alert how many values of each threshold (axis) let it pass. Each value is replayed alone, with the
+    other thresholds at their loosest: an alert passes a combination if it passes each of its values. Return the counts
+    and the number of replays; None for the counts if a replay dropped a match, or a tighter value adds an alert."""
     base = {**fixed, **{axis.name: axis.values[0] for axis in axes}}  # the loosest values
     first_history, all_alerts = replayer.replayed([base])
     judged = judge(first_history, replayer.labelled, all_alerts)
@@ -403,7 +403,7 @@ def _count_passed_values(replayer: Replayer, fixed: Setting, axes: Sequence[Axis
     if _has_dropped(first_history):
         return None, 1
     alert_ids = identities(judged)  # by the bound events, so that alerts of several replays can be compared
-    passed_counts = np.ones((total, len(axes)), np.int64)
+    passed_counts = np.ones((total, len(axes)), np.int64)  # each alert passes the loosest value
     settings = [
         (axis_number, passed_count, {**base, axis.name: value})
         for axis_number, axis in enumerate(axes)
@@ -449,7 +449,7 @@ def _score_combinations(passed: _PassedCounts, part: TimePart, axes: Sequence[Ax
     passed_counts = passed.counts[passed.detected_ms <= part.labelled.as_of_ms]
     assert len(passed_counts) == len(judged.detected_ms), "a part has the alerts up to its end"
     is_in_part = part.has(judged.detected_ms)
-    tightest_indexes = tuple(passed_counts.T - 1)  # by axis: the last value that lets each alert pass
+    tightest_indexes = tuple(passed_counts.T - 1)  # by axis, of the tightest value that an alert passes; 0: the loosest
 
     def count_passing(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
         counts = np.zeros(shape, np.int64)
@@ -467,9 +467,9 @@ def _score_combinations(passed: _PassedCounts, part: TimePart, axes: Sequence[Ax
 def _frauds_by_setting(
     passed_counts: NDArray[np.int64], fraud: NDArray[np.int64], amount: NDArray[np.float64], shape: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Count the frauds that each combination of values finds, and add up their money. Hits H pair an alert with a
-    fraud; passed_counts int64[H, A] is how many values of an axis (a parameter, loosest value first) let the alert
-    pass; `amount` is by fraud. With fixed values of the other axes, a fraud's highest count on the last axis counts."""
+    """Count the frauds that each combination of values finds, and add up their money. Each row pairs an alert with its
+    `fraud`; passed_counts int64[H, A] is how many values of each axis (a parameter, loosest value first) let the alert
+    pass. With the other axes fixed, a fraud is found up to the highest count of its alerts on the last axis."""
     frauds, fraud_index = np.unique(fraud, return_inverse=True)
     counts = np.zeros((int(np.prod(shape[:-1])), shape[-1]), np.int64)
     money = np.zeros(counts.shape)
@@ -477,7 +477,7 @@ def _frauds_by_setting(
         passes = (passed_counts[:, :-1] > np.array(value_indexes, np.int64)).all(axis=1)  # index i: count > i
         highest = np.zeros(len(frauds), np.int64)
         np.maximum.at(highest, fraud_index[passes], passed_counts[passes, -1])
-        by_count = np.bincount(highest, minlength=shape[-1] + 1)[1:]
+        by_count = np.bincount(highest, minlength=shape[-1] + 1)[1:]  # 0: no alert finds it
         counts[number] = np.flip(np.cumsum(np.flip(by_count)))  # of frauds with this count or a higher one
         by_money = np.bincount(highest, weights=amount[frauds], minlength=shape[-1] + 1)[1:]
         money[number] = np.flip(np.cumsum(np.flip(by_money)))

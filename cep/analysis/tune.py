@@ -108,16 +108,16 @@ def _figures_of_draws(
 
 def _units_to_draw(judged: Judged, part: TimePart) -> NDArray[np.float64]:
     """Build a row for each unit that the bootstrap draws as a whole: float64[U, 11]. A unit is a fraud with the alerts
-    that found it, or all other alerts of a key. The compared settings are the rules 0 and 1 of `judged`. Column 0: it
-    is a fraud. Columns 1 to 5 are of setting 0, 6 to 10 of setting 1: alerts, mature (old enough to have a label) and
-    right ones, whether it found the fraud, and the fraud's money."""
+    that found it, or all other alerts of a key. The compared settings are the rules 0 and 1 of `judged`. Column 0
+    is 1 for a fraud. Columns 1 to 5 are of setting 0, and 6 to 10 of setting 1: the alerts, the mature ones (old enough
+    to have a label), the right ones, 1 if the setting found the fraud, and then its money."""
     labelled, frauds = part.labelled, np.flatnonzero(part.frauds)
-    fraud_number = np.full(labelled.frauds_count, -1)
+    fraud_number = np.full(labelled.frauds_count, -1)  # the unit of each fraud; -1: in another part
     fraud_number[frauds] = np.arange(len(frauds))
     is_in_part = part.has(judged.detected_ms)
     alert, fraud = part.alert_fraud_pairs(judged)
     _, key = np.unique(judged.key_number, return_inverse=True)
-    unit_of_alert = len(frauds) + key  # its key, unless the alert is right
+    unit_of_alert = len(frauds) + key  # the unit of its key, unless the alert is right
     is_right = judged.is_right[alert]
     # Backwards, so that of several frauds of an alert the first one counts.
     unit_of_alert[alert[is_right][::-1]] = fraud_number[fraud[is_right]][::-1]
@@ -131,7 +131,7 @@ def _units_to_draw(judged: Judged, part: TimePart) -> NDArray[np.float64]:
         found_frauds = np.unique(fraud_number[fraud[judged.rule[alert] == setting]])
         rows[found_frauds, _FIRST_COLUMN[setting] + 3] = 1  # found the fraud
         rows[found_frauds, _FIRST_COLUMN[setting] + 4] = labelled.amount[frauds[found_frauds]]  # its money
-    return rows[rows.any(axis=1)]
+    return rows[rows.any(axis=1)]  # without keys that have no other alerts
 
 
 Way = Literal["combined", "replayed", "along the axes"]
@@ -256,10 +256,10 @@ def tune(
 
 
 def _table(settings: Sequence[Setting], scores: Sequence[Scores], replayer: Replayer, aim: Aim) -> dict[str, list[Any]]:
-    """Return as columns the tried settings (values of the rule's parameters) and their figures on train and validation,
-    the parts 0 and 1. The aim is a figure to maximise, and a budget: a setting with more alerts has None as value."""
+    """Return a table by column: a row for each setting (values of the rule's parameters), with figures on train and
+    validation. `…_value` is the figure that the aim maximises, None for a setting with more alerts than its budget."""
     columns: dict[str, list[Any]] = {name: [setting[name] for setting in settings] for name in settings[0]}
-    for part_number in (0, 1):
+    for part_number in (0, 1):  # train and validation
         name = replayer.parts[part_number].name
         precision, recall = _precision_and_recall(scores[part_number], replayer, part_number)
         values = _values(scores[part_number], replayer, part_number, aim)
@@ -289,16 +289,16 @@ def _score_settings(
     replayer: Replayer, pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis], aim: Aim, present: Setting
 ) -> tuple[Way, list[Setting], tuple[Scores, ...], int]:
     """Score the settings in the cheapest valid way. Return the way, the settings, their scores by part of the time, and
-    the number of replays. If an alert's own values tell which settings let it pass (`is_divisible`), a replay of each
-    threshold value is enough for all combinations. `pattern` has open parameters, `bound` the present values."""
+    the number of replays. If each threshold decides by itself on an alert (`is_divisible`), one replay for each of its
+    values is enough for all combinations. `pattern` has the parameters, `bound` their present values instead."""
     if replayer.record.suppress is None and is_divisible(pattern, bound, axes):  # a sent alert suppresses others
         combined = combined_scores(replayer, axes)
         if combined is not None:
             return "combined", every_setting(axes), *combined
-    if prod(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:
+    if prod(len(axis.values) for axis in axes) <= TUNE_REPLAYED_MAX:  # few enough to replay each
         settings = every_setting(axes)
         return "replayed", settings, replayed_scores(replayer, settings), len(settings)
-    return _along_axes(replayer, axes, aim, present)
+    return _along_axes(replayer, axes, aim, present)  # changes one parameter at a time
 
 
 def _along_axes(

@@ -171,7 +171,7 @@ def _read(pattern: PatternIR) -> set[str]:
 
 
 def by_field(deployment: Deployment, events: Events, as_of_ms: int, span: int = 1) -> tuple[FieldDrift, ...]:
-    """Return how the values of each field that rules read change by `span` weeks. `events` have their columns."""
+    """Describe the values of each field that rules read, in each week or in each `span` weeks, to show changes."""
     readers, schema = fields_read(deployment), deployment.schema
     event_type, time_ms, columns = events.event_type, events.time_ms, events.columns
     types = schema.columns()
@@ -182,8 +182,8 @@ def by_field(deployment: Deployment, events: Events, as_of_ms: int, span: int = 
             if not each.derived and any(field.name == name for field in each.fields)
         ]  # fmt: skip
         chosen = np.flatnonzero(np.isin(event_type, [number for number, _ in types_with_field]) & (time_ms <= as_of_ms))
-        weeks = week_numbers(time_ms[chosen], span)
-        texts: tuple[str, ...] = ()
+        weeks = week_numbers(time_ms[chosen], span)  # of each event
+        texts: tuple[str, ...] = ()  # the most frequent values, if the field is a text
         if types[name].is_number:
             rows = _quantiles(events.numbers(name)[chosen], weeks)
         else:
@@ -231,11 +231,11 @@ def _by_week(
     weeks: NDArray[np.int64],
     describe: Callable[[NDArray[Any]], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return a row for each week, with `describe` of the values that are not missing."""
+    """Return a row for each week: counts of its events, and `describe` of their values that are not missing."""
     order = np.argsort(weeks, kind="stable")
     numbers, first = np.unique(weeks[order], return_index=True)
     rows = []
-    for number, places in zip(numbers.tolist(), np.split(order, first[1:]), strict=False):
+    for number, places in zip(numbers.tolist(), np.split(order, first[1:]), strict=False):  # no weeks: one empty part
         present = values[places[has_value[places]]]
         counts = {"events": len(places), "missing": len(places) - len(present)}
         rows.append({"week": week_text(number), **counts, **describe(present)})
