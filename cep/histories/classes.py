@@ -58,9 +58,9 @@ class LatestSearch:
                 block.values[self._name] = value_bytes(block.rows.columns[self._name])
             events = records.ClassBlock(
                 block.read_only_rows, codes_of_block(block, (self._name,)), block.values[self._name],
-                key_numbers[block_index], block_index * _ROWS, last_ms[block_index],
+                key_numbers[block_index], block_index * _ROWS, last_ms[block_index],  # _ROWS: numbers for each block
             )  # fmt: skip
-            find_latest(self._classes, events, self._event_type, self._latest, scratch)
+            find_latest(self._classes, events, self._event_type, self._latest, scratch)  # updates `_latest`
 
     def latest_rows(self, blocks_count: int) -> list[Int64]:
         """After the search, return for each block the rows that are the latest of their class, ascending."""

@@ -61,8 +61,8 @@ class Context:
     def sub_key_memory(self, history: HistoryColumn, *, always: bool = False) -> SubKeyMemory | None:
         """Return the sub-keys (such as a card's merchants) that each key remembers; a key with too many forgets some.
 
-        None: no key has too many (unless `always`). Histories that count the same events by the same sub-key share a
-        memory. `known_sub_keys` is its number, also among the stored panes: the previous batch left it as rows of one.
+        Unless `always`, the result is None if no key has too many. Histories with the same events and sub-key share a
+        memory and its number, `known_sub_keys`. The previous batch stored its memory as panes with this number.
         """
         if not history.by:
             return None
@@ -101,7 +101,7 @@ class Context:
         """Merge stored panes (partial aggregates of time slices) and single events of a history, by segment and time.
 
         Each window is then a range of rows. A segment is a key, or one sub-key of a key. A busy key remembers only its
-        latest sub-keys: forgotten events are moved before all other rows, and windows begin after them.
+        latest sub-keys. The events of forgotten sub-keys come before all other rows, and windows begin after them.
         """
         table, windows = self.table, self.windows.windows_of(history)
         rows, segment = windows.rows, windows.segment
@@ -122,13 +122,13 @@ class Context:
         merged = window_panes.merge_panes_and_events(panes, events, is_new, pane_windows)
         if memory is None:
             return merged
-        merged_row = np.append(merged.event_positions, len(merged.rows))  # of each single event
+        merged_row = np.append(merged.event_positions, len(merged.rows))  # by event; the last entry is of no event
         first_remembered = self._first_remembered_member(memory, windows)  # -1: remembered since before the table
         first_allowed = np.where(first_remembered < 0, 0, merged_row[first_remembered])
         return replace(merged, lows=start_windows_at(merged.lows, first_allowed, merged.highs))
 
     def rounded_windows(self, history: HistoryColumn) -> EventWindows:
-        """Return windows that begin at a pane (time slice), and after the key last forgot the sub-key.
+        """Return windows that begin with a whole pane (time slice), and after the forgotten events of their sub-key.
 
         A busy key remembers only its latest sub-keys; a segment is one sub-key of a key. Windows are ranges of members
         (rows that count), from `lows` to before `highs`.
@@ -141,7 +141,7 @@ class Context:
         after_forgotten[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # the last one of a segment wins
         first_remembered = self._first_remembered_member(memory, windows)
         segment = windows.segment[self.table.new_rows[windows.events]]
-        # -1: remembered since before all rows: the window may begin after the last forgotten row of its segment.
+        # A sub-key with -1 is remembered since before all rows: its window begins after its last forgotten row.
         first_allowed = np.where(first_remembered < 0, after_forgotten[segment], first_remembered)
         return replace(windows, lows=start_windows_at(windows.lows, first_allowed, windows.highs))
 

@@ -16,8 +16,8 @@ from cep.kernels.layout import Int64
 def concat_histories(parts: Sequence[tuple[int, store.Histories]]) -> store.Histories:
     """Join the histories of pages (stored groups of keys), each with its number, for one batch. No key is in two parts.
 
-    Parts without a page (-1) are whole states that are joined, to divide them in another way. All tallies (running
-    counts and sums) are dropped then, because they may be of different times.
+    A part without a page (-1) is the past of a whole state. Such parts are joined to divide them in another way. Then
+    all tallies (running counts and sums) are dropped, because they may be of different times.
     """
     if not parts:
         return store.no_histories()

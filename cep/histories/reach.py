@@ -48,7 +48,7 @@ class BatchKeys:
 
 
 class LeavingPeriod(NamedTuple):
-    """The times at which events leave a window now: after starts_ms int64[pages], by group of keys, up to `end_ms`."""
+    """The times of events that leave a window now: after starts_ms int64[pages], by page (key group), up to end_ms."""
 
     starts_ms: Int64
     end_ms: int
@@ -77,10 +77,10 @@ class PastRows:
     row: Int64
 
     def with_latest_events(self, latest: HistoryRows, page: Int32, periods: Sequence[LeavingPeriod]) -> PastRows:
-        """Merge the latest event with each value of a field (found to count distinct values) into these rows, by time.
+        """Merge into these rows, by time, the latest event with each value of a field, to count its values.
 
-        A latest event has only that field, and -1 as its segment and row. If it leaves a window in one of the `periods`
-        it is skipped, because these rows already have all leaving events. `page` is the page of each latest event.
+        A latest event has only this field; its segment and row are -1. The ones that leave a window in one of `periods`
+        are skipped, because these rows already have all events that leave. `page` is the page of each latest event.
         """
         leaves = np.zeros(len(latest), bool)
         for period in periods:
@@ -104,9 +104,9 @@ class ReadPast:
     """The past that one batch reads: events, and the tallies (running counts and sums) that the previous batch left.
 
     `keys`: the keys of the batch, then other keys of *outdated* pages (written for other rules), which are read whole.
-    `is_carried`: False if a key may have more events than a history counts; then each history reads its windows.
-    `carried`: names of the tallies that go on from batch to batch, so that only events that leave a window are read.
-    `restarted`: by tally name, the keys bool[K] whose tally is not usable now, so that whole windows are read.
+    `is_carried`: False if a key may have more events than a history counts. Then no tally is used: windows are read.
+    `carried`: the names of tallies and pinned events that go on from batch to batch, so that windows are not read.
+    `restarted`: by the name of a count or rank, the keys bool[K] without a usable value: their windows are read.
     """
 
     keys: pa.Array
@@ -124,21 +124,21 @@ class ReadPast:
 class _ReadRequest:
     """A request to read past events that are later than `after_ms`, for the keys marked in `keys`, bool[K + 1].
 
-    `by`: read only events that share the values of these fields with a new event, or with an old event that leaves its
-    window. `is_latest`: of each such class, read only the latest event of `event_type` (-1: any type). `until_ms`: from
-    this time on, read only the first event of each key. `is_restart`: the keys lack a usable running value.
+    A class is the events of a key with equal values in the fields `by`. With `by`, only the classes of new events, and
+    of old events that leave a window, are read; with `is_latest` only the latest event of each. After `until_ms`, only
+    the first event of each key is read. `is_restart`: the keys lack a usable carried value.
     """
 
     after_ms: int
-    keys: np.ndarray
+    keys: np.ndarray  # the last entry, always False, is for unknown keys (-1)
     by: tuple[str, ...] = ()
     until_ms: int = TIME_MS_MAX
-    event_type: int = -1
+    event_type: int = -1  # of the latest or the first event; -1: any type
     is_latest: bool = False
     is_restart: bool = False
 
     def mark_rows(self, codes: records.CodeTable | None, block: Block, key_numbers: Int32, marked: np.ndarray) -> None:
-        """Set marked bool[N] to True for each past event of a block that this request wants to read.
+        """Set marked bool[N] to True for each past event of a block that must be read for this request.
 
         `codes`: hashes of the classes (events of a key with equal values in `by`) to read; None: all. `key_numbers`:
         the batch's number of each key of the block. When a key's first event after `until_ms` is found, the key is
@@ -187,12 +187,12 @@ class _OpenBlocks:
     def rows_to_read(self, requests: list[_ReadRequest], searches: list[LatestSearch], new: NewEvents) -> list[Int64]:
         """For each block of past events, return the rows to read, ascending: they leave a window, a request wants them,
         or a search found them as the latest event of a class (key and field value)."""
-        if not requests and not searches:
+        if not requests and not searches:  # only the rows that leave
             nothing = np.empty(0, np.int64)
             return [np.flatnonzero(self.leaving.get(index, nothing)) for index in range(len(self.blocks))]
         found_by_search = [search.latest_rows(len(self.blocks)) for search in searches]
-        others = [request for request in requests if not request.is_latest]  # the latest events are found
-        if len(searches) == 1 and not others and not self.leaving:  # no other rows
+        others = [request for request in requests if not request.is_latest]  # the searches find the latest events
+        if len(searches) == 1 and not others and not self.leaving:  # only found rows
             return found_by_search[0]
         classes_by_fields = {request.by: self._wanted_classes(request.by, new) for request in others if request.by}
         rows_by_block = []
@@ -215,15 +215,15 @@ class _OpenBlocks:
     def _prepare_search(self, request: _ReadRequest, new: NewEvents) -> LatestSearch:
         """Prepare the search for the latest past event of each class: the events of a key with the same field value.
 
-        Wanted are the classes of new events, and of old events that leave a window now: whether the window loses their
-        value depends on the latest event that has it. Codes are hashes of classes.
+        The classes are those of new events, and of old events that leave a window now. The window loses the value of
+        such an old event only if no later event has the value. Codes are hashes of classes.
         """
-        (name,) = request.by
+        (name,) = request.by  # such a request has one field
         column = new.batch.columns[name]
         keys, columns, codes = [new.key], [column], [class_codes(self.texts.hashed, new.key, [column])]
         for block_index, leaves in self.leaving.items():
             rows, block = np.flatnonzero(leaves), self.blocks[block_index]
-            if name in block.rows.columns:
+            if name in block.rows.columns:  # otherwise the field is null in all its events
                 keys.append(self.numbers[block_index][block.rows.key[rows]])
                 columns.append(block.rows.columns[name].take(pa.array(rows)))
                 codes.append(codes_of_block(block, request.by)[rows])
@@ -300,16 +300,16 @@ def _rows_of_blocks(
     blocks: list[Block], numbers: list[Int32], chosen: list[Int64], page_of_block: Int32, outdated: list[int],
     leaving: Mapping[int, np.ndarray],
 ) -> PastRows:  # fmt: skip
-    """Read the chosen rows of each block, and all rows of `outdated` ones: these were written for other rules.
+    """Read the chosen rows of each block of past events, and all rows of `outdated` ones (written for other rules).
 
-    `numbers`: by block, the batch's number of each of its keys, -1: not read. `leaving`: rows that leave a window now.
+    `numbers`: for each block, the batch's number of each key, -1: not read. `leaving`: by block, the rows that leave.
     """
     parts: list[HistoryRows] = []
-    rows_by_block: list[Int64] = [np.empty(0, np.int64)]
+    rows_by_block: list[Int64] = [np.empty(0, np.int64)]  # an empty first entry, because `concatenate` needs one
     for block_index, (block, key_numbers, rows_here) in enumerate(zip(blocks, numbers, chosen, strict=True)):
         if block_index in outdated:
             rows_here = np.arange(len(block))  # noqa: PLW2901
-        if block_index in outdated or block_index in leaving:  # chosen for all keys: drop the keys that are not read
+        if block_index in outdated or block_index in leaving:  # rows_here are of all keys: drop unread keys
             rows_here = rows_here[key_numbers[block.rows.key[rows_here]] >= 0]  # noqa: PLW2901
         rows_by_block.append(rows_here)
         if len(rows_here):
@@ -366,7 +366,7 @@ def _keys_to_restart(history: HistoryColumn, before: Tallies, new_counts: Int64,
 def _read_requests(
     plan: HistoryPlan, carried: frozenset[str], restarted: Mapping[str, np.ndarray] | None, new: NewEvents, from_ms: int
 ) -> Iterator[_ReadRequest]:  # fmt: skip
-    """Decide which past events to read for new events from `from_ms` on, one request per group of histories.
+    """Decide which past events to read for new events from `from_ms` on. They depend on the kind of history.
 
     a tally in `carried`, pinned events, panes    nothing: they stand for the past events
     a distinct count or a rank (in `restarted`)   whole windows of the marked keys bool[K], whose carried value is not
@@ -394,7 +394,7 @@ def _read_requests(
             until_ms = int(window_starts_ms(history.expr.window, new.batch.time_ms.max(keepdims=True))[0])
             yield _ReadRequest(after_ms, has_new_events.copy(), until_ms=until_ms, event_type=history.event_type)
         else:
-            by = () if restarted is None else history.expr.by  # None: the limit of events is on all sub-keys of a key
+            by = () if restarted is None else history.expr.by  # None: a key's limit of events counts all sub-keys
             whole_windows[by] = min(after_ms, whole_windows.get(by, after_ms))
     for by, after_ms in whole_windows.items():
         yield _ReadRequest(after_ms, has_new_events, by)
@@ -416,8 +416,8 @@ def _number_keys(
 ) -> tuple[pa.Array, list[Int32]]:
     """Return all keys that are read, and for each block (past events of some keys) the number of each of its keys.
 
-    Blocks of outdated pages (written for other rules) are read whole, because the present rules may need other events:
-    their other keys follow the batch's `keys`. Other keys of other blocks are not read: -1. `texts` numbers the `keys`.
+    `texts` numbers the batch's `keys`. A block of an outdated page (written for other rules) is read whole, so its
+    other keys get the next numbers. In all other blocks, a key that is not in the batch is not read: -1.
     """
     numbers = [texts.of_hashed(block.hashed_keys) for block in blocks]  # indexes into `keys`, -1 for other keys
     unknown_keys = [
@@ -439,14 +439,14 @@ def _number_keys(
 def extended_segments(read_past: ReadPast, table: HistoryTable, table_span_ms: Int64) -> dict[Segment, Segment]:
     """Map segments (blocks of events) of outdated pages (written for other rules) to copies that stay for longer.
 
-    The present rules may have longer windows. table_span_ms int64[N]: how long after its time a window may include a
-    row of the table. Stored rows have a span code instead, the exponent of the next power of two.
+    The present rules may have longer windows. table_span_ms int64[N] is how long after its time a window may include
+    each row of the table. A stored row has a code instead: the exponent of the next power of two.
     """
     extended: dict[Segment, Segment] = {}
     if not read_past.is_outdated.any():
         return extended
     span_ms, old_rows = np.zeros(len(read_past.past.rows), np.int64), table.old_rows
-    span_ms[table.source[old_rows] - table.pinned_count] = table_span_ms[old_rows]  # pinned events come first there
+    span_ms[table.source[old_rows] - table.pinned_count] = table_span_ms[old_rows]  # `source` counts pinned first
     new_codes = span_codes(span_ms)
     for index, segment in enumerate(read_past.segments):
         read_rows = np.flatnonzero(read_past.past.segment == index)

@@ -36,7 +36,7 @@ class Pinned:
 def choose_pinned(plan: HistoryPlan, context: Context, watermark_ms: int, events_per_key: float) -> Pinned:
     """Pin the events that stay stored one by one, because they can decide the value of a history after `watermark_ms`.
 
-    Few events decide a `min`, `max` or `distinct` (a sparse history), one decides `last` or `exists` (a single one).
+    Few events decide a `min`, `max` or `distinct` (a sparse history), one decides a `last` or `exists` (a single one).
     A sparse history that would pin too many, given `events_per_key`, is crowded: its windows are read instead. With
     sub-keys (values of `by`), a single history pins one event for each, up to a limit of sub-keys.
     """
@@ -58,14 +58,14 @@ def choose_pinned(plan: HistoryPlan, context: Context, watermark_ms: int, events
             _unpin_beyond_limit(can_decide, table.key, is_first=history.is_first)
         is_pinned |= can_decide
     rows = np.flatnonzero(is_pinned)
-    return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), frozenset(crowded_histories))
+    return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), frozenset(crowded_histories))  # 0: no span
 
 
 def carry_all_tallies(plan: HistoryPlan, context: Context, clock_ms: int, events_per_key: float) -> Tallies:
     """Return the tallies (running counts and sums) at `clock_ms`, with which the next batch goes on.
 
-    Crowded tallies are left out: with entries for too many sub-keys (values of `by`), or values of a rank, reading the
-    windows (`events_per_key`) costs less than storing the entries in each batch.
+    A *crowded* tally is left out: it has too many entries, one for each sub-key (value of `by`) or value near a rank.
+    Then it costs less to read the windows, with about `events_per_key` events, than to store the entries each time.
     """
     tallied = {history.tally: history for history in plan.histories if context.windows.has_carried_tally(history)}
     counts_and_ranks = {  # they belong to one history each, whereas several histories share a tally

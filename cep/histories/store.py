@@ -59,7 +59,7 @@ class HistoryRows:
 
     @property
     def nbytes(self) -> int:
-        return 21 * len(self) + sum(int(column.nbytes) for column in self.columns.values())
+        return 21 * len(self) + sum(int(column.nbytes) for column in self.columns.values())  # 21 = 4 + 8 + 8 + 1
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class StoredSegment:
 class Segment:
     """A stored block of past events of some keys and one period. It is loaded only when a window needs its events.
 
-    A window may need it until `span_ms` after its youngest event. `counts_by_span`: number of events by code; windows
-    need such an event until 2^code ms after its time. `busiest_key_events`: how many events its busiest key has.
+    A window may need it until `span_ms` after its youngest event. `counts_by_span`: how many events have each code;
+    windows need an event until 2^code ms after its time. `busiest_key_events`: how many events its busiest key has.
     `stored`: its position in the store, None while it is only in memory. `page`: the number of its page (stored group
     of keys) in this batch, -1 without one. `panes_number`: 0 for events; if its rows are panes (partial aggregates of
     time slices), the number of these panes, which some histories share.
@@ -195,11 +195,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """Facts about a page (the stored past of a group of keys): which histories need not read the events of windows.
+    """Facts about a page (the stored past of a group of keys). They decide which of its events a history must read.
 
     `clock_ms`: the time of its tallies (running counts and sums). `identities`: the histories for which its events were
-    stored. `carried`: the histories that need no windows, because the page has their tallies or the few events that
-    decide the value. `crowded`: the histories with too many such events or entries, so that windows are read instead.
+    stored. `carried`: the histories whose windows are not read, because the page has their tallies, or the few events
+    that decide the value. `crowded`: the histories whose windows are read, because too much would be carried.
     `panes`: the numbers of its panes (partial aggregates of time slices) that lack no events.
     """
 
@@ -244,9 +244,9 @@ class Histories:
 
     `pinned`: events that are stored one by one, because each can decide a value; `segments`: blocks of the other past
     events, or of panes (partial aggregates of time slices). `tallies`: running counts and sums of windows, int64[K, W]
-    by the identity (hash) of the history; `sub_tallies`: the same by sub-key. `excess_allowed`: a search for keys with
-    too many events waits until the estimate (busiest keys of all segments together) exceeds the limit by more than
-    this. `facts` describe its page; `pages` has the facts of each page if several are joined.
+    by the identity (hash) of the history; `sub_tallies`: the same by sub-key. `excess_allowed`: keys with too many
+    events are searched for when an estimate of a key's events exceeds the limit by more than this. `facts`: about its
+    page; `pages`: the facts of each page, if several are joined.
     """
 
     keys: pa.Array = field(default_factory=lambda: NO_TEXTS)

@@ -94,10 +94,10 @@ class SubKeyRows:
 class SubKeyMemory:
     """The sub-keys (such as the merchants of a card) that each key remembers: the latest `HISTORY_VALUES_MAX` of them.
 
-    A key with more of them forgets the ones whose last event is oldest. `memory_rows` are the memory after all rows of
-    the table, one row a sub-key, in the form of panes so that they are stored like these: pane_ms is the time of its
-    last event, code the time from its first remembered event to its last one, weight the time from its last forgotten
-    event to the first remembered one (-1: none is forgotten).
+    A key with more of them forgets the ones whose last event is oldest. `memory_rows` has one row for each sub-key that
+    is remembered after the table. It is stored like panes (aggregates of time slices): `pane_ms` is the time of the
+    sub-key's last event, `code` how long before this its first remembered event was, `weight` how long before that its
+    last forgotten event was (-1: none).
     """
 
     key: Int64  # the keys of the table's rows and of the previous memory
@@ -108,8 +108,8 @@ class SubKeyMemory:
     is_remembered_throughout: np.ndarray  # by memory row: True if remembered before all rows and ever since
 
     def is_counted_row(self, key: Int64, sub: Int64, rows: Int64, time_ms: Int64) -> np.ndarray:
-        """bool[M]: the rows that are remembered in the end; each row has a key, sub-key, number and time int64[M]."""
-        positions = positions_of_pairs(self.memory_rows.key, self.memory_rows.sub, key, sub)
+        """bool[M]: the rows that are remembered in the end, given the key, sub-key, row and time of each, int64[M]."""
+        positions = positions_of_pairs(self.memory_rows.key, self.memory_rows.sub, key, sub)  # -1: forgotten
         since = self.memory_rows.pane_ms - self.memory_rows.code  # the time of the first remembered event
         is_remembered: np.ndarray = (positions >= 0) & (self.is_forgotten[rows] == 0)
         is_remembered &= time_ms >= since[np.maximum(positions, 0)] if len(since) else False
@@ -118,7 +118,7 @@ class SubKeyMemory:
     def is_remembered_pane(self, rows: window_panes.PaneRows) -> np.ndarray:
         """bool[C]: the rows of earlier panes whose sub-keys have been remembered throughout."""
         positions = positions_of_pairs(self.memory_rows.key, self.memory_rows.sub, rows.key, rows.sub)
-        return np.append(self.is_remembered_throughout, False)[positions]
+        return np.append(self.is_remembered_throughout, False)[positions]  # -1, not remembered, reads the last entry
 
 
 def may_exceed_limit(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, before: window_panes.PaneRows) -> bool:
@@ -132,27 +132,27 @@ def may_exceed_limit(table: HistoryTable, sub_rows: SubKeyRows, segment: Int64, 
 def follow_sub_keys(table: HistoryTable, sub_rows: SubKeyRows, before: window_panes.PaneRows) -> SubKeyMemory:
     """Follow from row to row which sub-keys (such as the merchants of a card) each key remembers.
 
-    It remembers the `HISTORY_VALUES_MAX` that came last; events of forgotten ones no longer count. `before` is the
-    memory that the previous batch left (`SubKeyMemory.memory_rows`), which counts like one more event of each sub-key.
+    A key remembers the `HISTORY_VALUES_MAX` sub-keys that came last; events of forgotten ones no longer count. `before`
+    is the memory that the previous batch left (`SubKeyMemory.memory_rows`): each row counts like an event of a sub-key.
     """
     rows, before_count = sub_rows.rows, len(before)
     # First the sub-keys of the previous memory, each at the time of its last event, then the rows of the table.
     time_ms = np.concatenate([before.pane_ms, table.time[rows]])
     key, sub = np.concatenate([before.key, table.key[rows]]), np.concatenate([before.sub, sub_rows.sub])
     order = np.lexsort((sub, time_ms, key))
-    position = np.empty(len(order), np.int64)  # of each of them in the order of keys and times
+    position = np.empty(len(order), np.int64)  # the place of each in the order of keys and times
     position[order] = np.arange(len(order))
-    pair, row_of_pair = grouped(key, sub)  # a pair: a key and one of its sub-keys; starts, ends: of its key in `order`
-    starts, ends = (np.searchsorted(key[order], key[row_of_pair], side) for side in ("left", "right"))
+    pair, row_of_pair = grouped(key, sub)  # a pair is a key and one of its sub-keys; row_of_pair: a row that has it
+    starts, ends = (np.searchsorted(key[order], key[row_of_pair], side) for side in ("left", "right"))  # of its key
     memory = _decode_memory(before, pair[:before_count], position[:before_count], len(row_of_pair))  # before all rows
     pair_rows = records.ValueRows(pair[before_count:], position[before_count:], time_ms[before_count:], sub_rows.member)
     by_row = _update_memory(pair_rows, records.KeyOrder(time_ms[order], starts, ends), memory)  # changes `memory`
     remembered = np.flatnonzero(memory.is_remembered)
-    row, last_ms = row_of_pair[remembered], time_ms[order][memory.last[remembered]]
+    row, last_ms = row_of_pair[remembered], time_ms[order][memory.last[remembered]]  # last: a place in the order
     after = window_panes.PaneRows(key[row], last_ms, *_encode_times(memory, remembered, last_ms), sub[row])
     first_row, is_forgotten = np.full(len(table.time), -1, np.int64), np.zeros(len(table.time), np.uint8)
     is_forgotten[rows] = by_row.is_forgotten
-    first_row[rows] = np.append(rows, -1)[by_row.first_rows]  # from an index into `rows` to a row of the table
+    first_row[rows] = np.append(rows, -1)[by_row.first_rows]  # index into `rows` → row of the table; -1 stays -1
     forgotten_until_ms = np.full(len(table.time), NEVER, np.int64)
     forgotten_until_ms[rows] = by_row.forgotten_until
     is_remembered_throughout = memory.is_lasting[remembered].astype(bool)
@@ -192,13 +192,13 @@ def update_panes(
 ) -> Iterator[Segment]:
     """Update the stored panes (partial aggregates of time slices) of busy keys, which forget their oldest sub-keys.
 
-    Drop the panes of forgotten sub-keys, and store the new `memories` of remembered ones. These are given by their
-    number, `known_sub_keys`, which histories share that count the same events by the same sub-key.
+    Drop the panes of forgotten sub-keys, and store the new memories: the sub-keys that each key remembers. `memories`
+    is by the number `known_sub_keys`. Histories that count the same events by the same sub-key share a number.
     """
     for segment in panes:
         history = plan.retained_panes.get(segment.panes_number)
         memory = memories.get(history.known_sub_keys) if history is not None else None
-        is_memory = segment.panes_number in memories
+        is_memory = segment.panes_number in memories  # the segment is an old memory, not aggregates
         yield from [segment] if memory is None else _without_forgotten(segment, memory, keys, is_memory=is_memory)
     for number, memory in memories.items():
         yield from window_panes.appended_panes(plan.by_known_sub_keys[number], memory.memory_rows, keys, watermark_ms)
@@ -263,8 +263,8 @@ class RememberedWindows:
 class _FullKeyRows:
     """Rows of keys that remember as many sub-keys as they may, sorted by key and event order.
 
-    Shapes: rows, key int64[M]; member uint8[M], 1 for events that the history counts, 0 for new events that only have
-    its value; pair int64[M], the number of the row's key and sub-key (value of `by`), below `pairs_count`.
+    Shapes: rows, key int64[M]; member uint8[M], 1 for events that the history counts, 0 for new events that only read
+    the history; pair int64[M], the number of the row's key and sub-key (value of `by`), below `pairs_count`.
     """
 
     rows: Int64
@@ -285,7 +285,7 @@ def limit_to_remembered(
     Cost: O(members) if no key has reached its limit of values, otherwise O(rows · log rows) for the rows of such keys.
     """
     no_flags = np.zeros(len(windows.events), np.uint8)
-    is_full = _find_full_keys(table, windows)
+    is_full = _find_full_keys(table, windows)  # by key: it has at least as many sub-keys as it may remember
     if not is_full.any():
         return RememberedWindows(windows, no_flags, no_flags)
     full_rows = _rows_of_full_keys(history, table, windows, member, is_full)
@@ -298,7 +298,7 @@ def limit_to_remembered(
     is_forgotten_row = np.zeros(len(table.time), bool)
     is_forgotten_row[full_rows.rows] = is_forgotten
     new_event_rows = table.new_rows[windows.events]
-    last_members = np.maximum(windows.highs - 1, 0)
+    last_members = np.maximum(windows.highs - 1, 0)  # 0 for an empty window, which the next line rules out
     includes_event = (windows.highs > windows.lows) & (windows.rows[last_members] == new_event_rows)
     # The window of a forgotten sub-key has no event, except the new event itself if windows include it.
     lows = np.where(is_forgotten_row[new_event_rows], windows.highs - includes_event, windows.lows)
@@ -353,17 +353,17 @@ def _find_beyond_first(full_rows: _FullKeyRows) -> tuple[np.ndarray, Int64]:
     """Return the rows bool[M] whose sub-key is not remembered, because their key already remembered as many as it may.
 
     A key remembers only its first `HISTORY_VALUES_MAX` sub-keys (values of `by`), and never forgets these. The second
-    result int64[M], the time until which events of a row's sub-key are forgotten, is therefore always TIME_MS_MAX. A
-    member is a row that the history counts, a pair is a key and one of its sub-keys.
+    result int64[M] is the time until which events of a row's sub-key are forgotten: always TIME_MS_MAX. A member is a
+    row that the history counts, a pair is a key and one of its sub-keys.
     """
     count = len(full_rows.rows)
     members = np.flatnonzero(full_rows.member)
     first_row = np.full(full_rows.pairs_count, count, np.int64)
-    first_row[full_rows.pair[members[::-1]]] = members[::-1]  # the first row of each pair wins
+    first_row[full_rows.pair[members[::-1]]] = members[::-1]  # reversed: a pair's first row is written last
     firsts = np.sort(first_row[first_row < count])  # count: a pair without members
     key = full_rows.key[firsts]
-    rank = np.arange(len(firsts)) - np.searchsorted(key, key)
-    is_remembered = np.zeros(count + 1, bool)
+    rank = np.arange(len(firsts)) - np.searchsorted(key, key)  # of each pair among the pairs of its key
+    is_remembered = np.zeros(count + 1, bool)  # the last entry is for pairs without members
     is_remembered[firsts[rank < HISTORY_VALUES_MAX]] = True
     fills_memory = firsts[rank == HISTORY_VALUES_MAX - 1]  # for each key, the row that fills its memory
     full_at = np.full(int(full_rows.key.max(initial=-1)) + 1, count, np.int64)

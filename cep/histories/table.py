@@ -145,18 +145,18 @@ def empty_places(count: int) -> Int32:
 def build_table(
     plan: HistoryPlan, lists: Lists, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
 ) -> HistoryTable:
-    """Build the table that histories (aggregates of past events) read: key by key, its stored events, then new ones.
+    """Build the table that histories (aggregates of past events) read: for each key its stored events, then new ones.
 
     The first `pinned_count` stored rows are pinned events (stored one by one, because each can decide a value). The
     stored rows of a key are in order of time, unless pinned and other events are `mixed`: then they are sorted.
     """
     stored_count, count = len(stored), len(stored) + len(new.rows)
-    key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
+    key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)  # new.rows: by key, time and id
     source = np.arange(count)  # by row of the table, its index among stored and new events
     if stored_count:
         if mixed:
             source[:stored_count] = np.argsort(stored.time_ms, kind="stable")
-        by_key = np.empty(count, np.int64)
+        by_key = np.empty(count, np.int64)  # the next line fills it: a stable sort by key
         group_rows(key[source], np.zeros(new.keys_count + 1, np.int64), by_key)
         source = source[by_key]
     columns = np.zeros((len(plan.columns), count), np.int64)
@@ -225,21 +225,21 @@ def _fill_fields(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64,
 def _evaluate(plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8) -> tuple[UInt8, Mapping[str, int]]:
     """Evaluate the conditions of histories (aggregates of past events) on each row: uint8[conditions, N], 1: true.
 
-    A text is represented by its index in `texts`, also in constants. Columns from `derived_first` on are computed from
-    others here. The second result counts, by the identity (hash) of a history, the numbers that exceeded 64 bits.
+    A text is represented by its index in `texts`, also in constants. The columns from `plan.derived_first` on are
+    filled here. The second result counts, by the identity (hash) of a history, the numbers that exceeded 64 bits.
     """
     count = columns.shape[1]
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)  # one bit per row, for whole blocks of rows
-    bitmaps = np.zeros((max(plan.bitmaps_count, 1), max(words, 1)), np.uint64)
-    overflows = np.zeros(len(plan.vector.code), np.int64)
+    bitmaps = np.zeros((max(plan.bitmaps_count, 1), max(words, 1)), np.uint64)  # a row for each condition
+    overflows = np.zeros(len(plan.vector.code), np.int64)  # by instruction
     if not len(overflows):
         return np.zeros((0, count), np.uint8), {}
     constants = plan.constants.copy()
     if plan.text_constants:
         constant_texts = pa.array([text for _, text in plan.text_constants], TEXT)
-        constants[[slot for slot, _ in plan.text_constants]] = TextNumbers(texts).of(constant_texts)
+        constants[[position for position, _ in plan.text_constants]] = TextNumbers(texts).of(constant_texts)
     code = plan.vector.block_code(constants, np.arange(plan.bitmaps_count, dtype=np.int32), plan.derived_first)
-    evaluate_blocks(code, Events(columns, nulls, bitmaps, 0, np.empty(0, np.int64)), overflows)
+    evaluate_blocks(code, Events(columns, nulls, bitmaps, 0, np.empty(0, np.int64)), overflows)  # from row 0 on
     bits = np.unpackbits(bitmaps.view(np.uint8), axis=1, bitorder="little")[:, :count]
     return bits, _overflows(plan, overflows) if overflows.any() else {}
 

@@ -51,8 +51,8 @@ class HistoryResults:
     def column(self, history: HistoryColumn) -> Column:
         """Return the value of a history (aggregate over a key's past events) at each new event, in event order.
 
-        Texts are indexes into `table.texts`. An exact average is two histories, the average and its rounding error.
-        Both have the identity (hash) of their shared computation in `average`, which is "" for all others.
+        Texts are indexes into `table.texts`. An exact average needs two histories: the nearest float, and its rounding
+        error. Both are computed together, under the name in `history.average`. It is "" for other functions.
         """
         if not history.average:
             return self._compute(history)
@@ -69,12 +69,12 @@ class HistoryResults:
         """Compute a history (aggregate over a key's past events) at each new event, and count the incomplete windows.
 
         A window is *folded* if panes (partial aggregates of time slices) stand for its older events. A key remembers a
-        limited number of sub-keys (values of `by`): a window is *cut* if it may lack events of a forgotten one, and
-        *dropped* if its event made the key forget one or is not remembered itself.
+        limited number of sub-keys (values of `by`). A window is *cut* if it may lack forgotten events. It is *dropped*
+        if its event made the key forget a sub-key, or if the event is not remembered itself.
         """
         context = self._context
         windows = context.windows.windows_of(history)
-        if history.is_single and history.by:
+        if history.is_single and history.by:  # single: one event decides the value
             limited = limit_to_remembered(history, context.table, windows, context.windows.member_mask(history))
             windows, is_cut = limited.windows, limited.cut
             self.dropped += int(limited.dropped.sum())
@@ -88,7 +88,7 @@ class HistoryResults:
         self.cut += int(is_cut.sum())
         self._note_incomplete(history.identity, windows, windows.folded)
         self._note_incomplete(history.identity + CUT, windows, is_cut)
-        position_of = np.empty(len(windows.events), np.int64)  # from window order to event order
+        position_of = np.empty(len(windows.events), np.int64)  # by event: the place of its window
         position_of[windows.events] = np.arange(len(position_of))
         rounding_errors = None if values.rounding_errors is None else values.rounding_errors[position_of]
         return Column(values.slots[position_of], values.nulls[position_of], rounding_errors=rounding_errors)
@@ -132,30 +132,30 @@ class HistoryResults:
 
 
 def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
-    """Compute the value of a history (such as a sum over 30 days) from its tally int64[1, W]: count, sum, squares."""
+    """Compute the value of a history (such as a sum over 30 days) from its tally, one row int64[1, W]: count, sums."""
     count = int(tally[0, 0])
     if history.expr.fn == "count" or history.expr.argument is None:
         return count
     if history.has_float_tally:
         is_average = history.expr.fn == "avg" and count > 0
-        values, rounding_errors = float_values(tally)
+        values, rounding_errors = float_values(tally)  # the exact value is the sum of both
         if is_average:
             values, _ = quotients((values, rounding_errors), tally[:, 0].astype(np.float64))
         return float(values[0])
-    scale: int = 10**history.expr.argument.type.scale
+    scale: int = 10**history.expr.argument.type.scale  # a tally of decimals has whole numbers of units
     if history.expr.fn == "stddev":
         return float(deviations(tally)[0]) / scale
     if history.expr.fn == "sum":
         return int(whole_sums(tally)[0][0]) / scale
-    return float(averages(tally, tally[:, 0], history.expr.argument.type.scale)[0][0]) if count else 0
+    return float(averages(tally, tally[:, 0], history.expr.argument.type.scale)[0][0]) if count else 0  # not the error
 
 
 def compact_page(plan: HistoryPlan, histories: store.Histories, watermark_ms: int) -> store.Histories:
     """Compact the stored past of some keys: join small segments (blocks of events), and fold excess events of a key.
 
     They are folded into panes (partial aggregates of time slices). The search for them reads all events, so it runs
-    only if an estimate, the sum of the busiest keys of all segments, exceeds the limit by a quarter, and by more than
-    `excess_allowed`, with which the last search left it.
+    only if an estimate exceeds the limit by a quarter, and by more than `excess_allowed`, which the last search has
+    set. The estimate adds up the events that the busiest key of each segment has.
     """
     events = tuple(segment for segment in histories.segments if not segment.panes_number)
     panes = tuple(segment for segment in histories.segments if segment.panes_number)
@@ -185,7 +185,7 @@ def _fold_excess(
     remaining: list[store.Segment] = []
     is_needed_in_key_order, panes = _fold_unused(plan, all_events, is_busy_key, panes, watermark_ms)
     segment_of_row = np.concatenate([np.full(len(block), segment_index) for segment_index, block in enumerate(blocks)])
-    # `all_events` has the events key by key, so this sort by key finds the place of each segment's events in it.
+    # `all_events` has the events key by key. The same sort by key gives each segment's events their places in it.
     texts = TextNumbers(all_events.keys)
     keys = np.concatenate([texts.of(b.keys)[b.rows.key] for b in blocks])
     order = np.argsort(keys, kind="stable")
@@ -198,7 +198,7 @@ def _fold_excess(
         elif is_needed_here.any():
             rows = block.rows.take(np.flatnonzero(is_needed_here))
             remaining.append(store.segment_of(store.block_of(block.keys, rows), segment.span_ms, segment.page))
-    return tuple(remaining), tuple(replace(segment, page=segments[0].page) for segment in panes)
+    return tuple(remaining), tuple(replace(segment, page=segments[0].page) for segment in panes)  # all of one page
 
 
 def _fold_unused(
@@ -212,7 +212,7 @@ def _fold_unused(
     """
     busy_rows = np.flatnonzero(is_busy[all_events.rows.key])
     table = _table_of_past(plan, store.Block(all_events.keys, all_events.rows.take(busy_rows)))
-    marked = np.zeros(len(table.time), np.uint8)
+    marked = np.zeros(len(table.time), np.uint8)  # 1 for the rows that are needed one by one
     context = Context(table, panes=window_panes.load_panes(panes, all_events.keys, is_busy))
     no_start = np.full(len(marked), -(2**62), np.int64)  # windows that begin before all events
     foldable = [history for history in plan.histories if history.is_foldable]
@@ -227,7 +227,7 @@ def _fold_unused(
         _mark_newest(np.flatnonzero(table.event_type == code), table.key, table, no_start, plan.events_max, marked)
     is_needed = np.ones(len(all_events), bool)
     is_needed[busy_rows] = marked.astype(bool)
-    # Store which sub-keys each key remembers, by the number that histories with the same events and sub-key share.
+    # The sub-keys that each key remembers, by a number. Histories with the same events and sub-key share a number.
     memories = {h.known_sub_keys: m for h in foldable if (m := context.sub_key_memory(h, always=True)) is not None}
     new_panes = [*update_panes(plan, memories, panes, all_events.keys, watermark_ms)]
     for history in plan.panes.values():
@@ -293,7 +293,7 @@ def history_values(
 ) -> HistoryValues:
     """Compute each history (aggregate over a key's past events) at every new event, and the past for the next batch.
 
-    Cost: O(N) for each history, over the new events and the past events that are read (`read_past_events`).
+    Cost: O(N) for each history, where N counts the new events and the past events that are read (`read_past_events`).
     Percentiles that read whole windows cost O(N log N). Inputs are not changed.
     """
     if not len(new.batch):
@@ -308,7 +308,7 @@ def history_values(
     is_here = has_new_events[pinned.key]
     pinned_here = pinned.take(np.flatnonzero(is_here))
     past = store.concat_rows([pinned_here, read_past.past.rows])
-    # Outdated pages (written for other rules) are read whole, so pinned events and rows are not in time order.
+    # An outdated page (written for other rules) is read whole. Then the pinned events and its rows must be sorted.
     table = build_table(plan, lists, past, len(pinned_here), new, mixed=bool(read_past.is_outdated.any()))
     context = Context(table, read_past, window_panes.load_panes(histories.segments, read_past.keys, has_new_events))
     results = HistoryResults(context)
@@ -347,17 +347,17 @@ def _past_for_next_batch(
         rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
     tallied = carry_all_tallies(plan, context, clock_ms, events_per_key)
     table, span_ms = context.table, retention_of_rows(plan, context)
-    extended = extended_segments(read_past, table, span_ms)
+    extended = extended_segments(read_past, table, span_ms)  # copies that stay for longer, by segment
     reachable = store.reachable_segments([extended.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
     panes = context.new_panes(plan.approximate.values(), read_past.keys, watermark_ms)
     segments = (*reachable, *appended(table, span_ms, read_past.keys, watermark_ms), *panes)
-    facts = store.PageFacts(panes=frozenset(plan.retained_panes))
+    facts = store.PageFacts(panes=frozenset(plan.retained_panes))  # if nothing is carried
     if read_past.is_carried:
         carried = read_past.carried - pinned_now.crowded - tallied.crowded
         crowded = plan.carried - carried
         facts = store.PageFacts(clock_ms, plan.identities, carried, crowded, facts.panes)
     tallies = tallied.by_key, tallied.by_sub_key
-    after = store.Histories(pa.nulls(0), rows, segments, before.excess_allowed, facts, *tallies)
+    after = store.Histories(pa.nulls(0), rows, segments, before.excess_allowed, facts, *tallies)  # keys: next line
     return _drop_unused_keys(read_past.keys, after)
 
 

@@ -76,9 +76,9 @@ class Windows:
     def _rows_to_read(self, history: HistoryColumn) -> np.ndarray:
         """Mark the rows that a history reads, bool[N]: the new events, and the old events that its value needs.
 
-        An approximate history reads panes (aggregates of time slices) instead of old events. Events are pinned (stored
-        one by one) if they can decide a value: if they decide this history, only these are read. A page that was
-        written for other rules (an outdated one) may lack panes or pinned events: then all its events are read.
+        An approximate history reads panes (aggregates of time slices) instead of old events. If few events can decide
+        the value, they are pinned (stored one by one), and only these are read. A page that was written for other rules
+        (an outdated page) may lack the panes or pinned events. Then all events of this page are read.
         """
         is_new = self._table.new_at >= 0
         if history.is_approximate:  # old events are only read from pages without its panes
@@ -88,7 +88,7 @@ class Windows:
         if not has_pinned_events:
             return is_read
         return self._with_outdated_pages(  # the function returns True for a page that has the pinned events
-            is_read,  # a page that knows a single history always has them; for other histories it may carry them
+            is_read,  # single: one event decides, and a page of rules with the history always has this event
             lambda page_facts: history.identity in (page_facts.identities if history.is_single else page_facts.carried),
         )
 
@@ -109,9 +109,9 @@ class Windows:
     def windows_of(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> EventWindows:
         """Return each new event's window: the rows that a history (aggregate over a key's past events) counts there.
 
-        A window has rows of the event's sub-key (the fields in `by`), with `by_key` of the whole key. With `rounded` it
-        begins at a pane (time slice). It has at most `events_max` rows, unless pinned events (stored one by one) or a
-        tally (running count or sum) decide the value. Histories with equal settings share the result.
+        A window has rows of the event's sub-key (fields in `by`), or with `by_key` of the whole key. With `rounded`, it
+        begins at a pane (time slice). Windows without `by` have at most `events_max` rows, unless pinned events
+        (stored one by one) or a tally (running count or sum) decide. Histories with equal settings share the result.
         """
         expr, by = history.expr, () if by_key else history.by
         # A function without a window leaves out the event itself, except `first_seen`: a new value is first seen now.
@@ -120,7 +120,7 @@ class Windows:
         argument = -1 if expr.fn in _RETURN_ONE_EVENT else history.value  # its column; -1: may be null
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
         pinned_for = history.identity if self.has_pinned_events(history) else ""
-        members = history.member, argument, history.by, pinned_for, history.panes
+        members = history.member, argument, history.by, pinned_for, history.panes  # as in `member_mask`
         cache_key = (*members, by, window, is_previous, limit, rounded)
         if cache_key not in self._windows:
             self._windows[cache_key] = self._search_windows(history, by, limit, previous=is_previous, rounded=rounded)
@@ -152,12 +152,12 @@ class Windows:
         folded = np.zeros(len(new_rows), np.uint8)
         times = table.time[new_rows]
         begins_at_pane = history.is_approximate or rounded
-        starts_ms = (  # events at this time are outside
+        starts_ms = (  # a window has only events after this time
             first_pane_of_window(history, times) - 1 if begins_at_pane else window_starts_ms(history.expr.window, times)
         )
         rows = records.TableRows(order, segment, self.member_mask(history), table.new_at, table.time)
         out = records.Windows(lows, highs, new_events, folded)
-        members_count = find_windows(rows, starts_ms, previous, limit, member_rows, out)
+        members_count = find_windows(rows, starts_ms, previous, limit, member_rows, out)  # fills the arrays
         if by and not self._is_unlimited(history):  # the limit is on the rows of the key, over all its sub-keys
             folded = self._folded_by_key(history)[new_events]
         return EventWindows(member_rows[:members_count], segment, lows, highs, new_events, folded)
@@ -188,15 +188,15 @@ class Windows:
         leaves = enters.copy()  # a row that enters leaves later, with the first window that begins after it
         old = np.flatnonzero(~enters)
         if len(old):
-            page = self._page_index(rows[old])
+            page = self._page_index(rows[old])  # an index into page_facts
             # An old row enters again if its page (stored group of keys), or for ranks its key, lacks a usable tally.
             has_no_tally = np.array([history.tally not in facts.carried for facts in read_past.page_facts])[page]
             if history.ranked:
                 has_no_tally = read_past.restarted[history.ranked][self._table.key[rows[old]]]
             enters[old] = has_no_tally
             was_inside = times[old] > window_starts_at_clocks(window, read_past.page_facts)[page]
-            leaves[old] = has_no_tally | was_inside  # was inside of the window when the previous batch ended
-        gone = np.zeros(len(rows), np.int64)
+            leaves[old] = has_no_tally | was_inside  # it was in the window when the previous batch ended
+        gone = np.zeros(len(rows), np.int64)  # without a clock, no row is gone
         if clock_ms is not None:
             gone = (leaves & (times <= window_starts_ms(window, np.array([clock_ms]))[0])).astype(np.int64)
         flags = (enters.astype(np.int64), leaves.astype(np.int64), gone)

@@ -31,7 +31,7 @@ def values(context: Context, history: HistoryColumn, windows: EventWindows) -> C
 def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Tallies:
     """Return each key's number of distinct values at the clock, int64[K, 1], with which the next batch begins.
 
-    The table lacks events of the window: their values are in the number (named `counted`) that the previous batch left.
+    The table lacks some events of the window. The number of the previous batch, named `counted`, includes their values.
     """
     if not context.windows.has_carried_count(history):
         return NO_TALLIES
@@ -40,9 +40,9 @@ def carry_tallies(context: Context, history: HistoryColumn, clock_ms: int) -> Ta
     is_in_window = context.table.time[rows] > window_starts_ms(history.expr.window, np.array([clock_ms]))[0]
     counts = _distinct_outside_table(context, history) + _count_distinct(context, history, rows[is_in_window])
     is_known = context.windows.restarted_keys(history.counted)  # this batch has read their whole window
-    tally = context.windows.tallies_before.by_key.get(history.counted)  # the numbers that the previous batch left
-    if tally is not None:  # 0: unknown, because no batch has read the key's window yet
-        is_known = is_known | (tally[:, 0] != 0)
+    counts_before = context.windows.tallies_before.by_key.get(history.counted)  # of the previous batch
+    if counts_before is not None:  # 0: unknown, because no batch has read the key's window yet
+        is_known = is_known | (counts_before[:, 0] != 0)
     return Tallies({history.counted: np.where(is_known, counts, 0).reshape(-1, 1)})
 
 
@@ -69,12 +69,12 @@ def _distinct_outside_table(context: Context, history: HistoryColumn) -> Int64:
 
 def _count_outside_table(context: Context, history: HistoryColumn) -> Int64:
     table, windows = context.table, context.windows
-    tally = windows.tallies_before.by_key.get(history.counted)
-    if tally is None:
+    counts_before = windows.tallies_before.by_key.get(history.counted)
+    if counts_before is None:
         return np.zeros(table.keys_count, np.int64)
     rows = windows.windows_of(history).rows
     rows = rows[(table.new_at[rows] < 0) & ~windows.restarted_keys(history.counted)[table.key[rows]]]
-    return tally[:, 0] - _count_distinct(context, history, rows[windows.is_still_inside(history, rows)])
+    return counts_before[:, 0] - _count_distinct(context, history, rows[windows.is_still_inside(history, rows)])
 
 
 def _count_distinct(context: Context, history: HistoryColumn, rows: Int64) -> Int64:

@@ -60,7 +60,7 @@ def _rank_windows(context: Context, history: HistoryColumn, windows: EventWindow
     A band has the sorted values of a key around the rank. It changes with each event that enters or leaves the window
     (`moves`). If the rank may leave the band, the key is *restarted*: its whole windows are read.
     """
-    bands, restarted = _carried_bands(context, history)
+    bands, restarted = _carried_bands(context, history)  # restarted: bool by key
     key = context.table.key[context.new_rows][windows.events]
     moves = context.windows.moves(history, clock_ms=None)  # None: up to each new event, not to the end of the batch
     ordered = sortable(moves.values, type_)  # integers in the order of the values

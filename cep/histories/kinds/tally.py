@@ -16,17 +16,17 @@ from cep.nfa.histories import HistoryColumn
 
 
 def values(context: Context, history: HistoryColumn, windows: EventWindows) -> Column:
-    """Compute count, sum, avg or stddev of whole numbers per window, from a carried tally (running sum) or events.
+    """Compute count, sum, avg or stddev of whole numbers in each window, from a carried tally or from all its events.
 
-    The tally of a segment (key and sub-key) changes by the `moves`: the events that enter or leave its window.
+    A tally is the running count and sum of a segment (key and sub-key). It changes by `moves`: events enter or leave.
     """
     if context.windows.has_carried_tally(history):
         segment = windows.segment[context.new_rows[windows.events]]  # of each window's new event
-        moves = context.windows.moves(history, clock_ms=None)  # None: without the end of the batch
+        moves = context.windows.moves(history, clock_ms=None)  # None: up to each new event, not to the end of the batch
         before = carried_tallies(context, history)
         sums = arithmetic.tallies_at_events(before, moves, segment, windows.lows, windows.highs)
         return _column(history, sums, counts=sums[:, 0])
-    counts = windows.highs - windows.lows
+    counts = windows.highs - windows.lows  # a window is windows.rows[low:high]
     if history.expr.fn == "count":
         return Column(counts, np.zeros(len(counts), np.uint8))
     events = context.windows.values(history, windows.rows)
@@ -91,7 +91,7 @@ def _entries(context: Context, history: HistoryColumn) -> tuple[SubTallies, Int6
 
 
 def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
-    """Convert the tally of each window (count, sum and sum of squares) to the value of the history's function."""
+    """Convert the tally of each window (count, sum, sum of squares) to the function's value; a float as its bits."""
     fn, argument = history.expr.fn, history.expr.argument
     is_empty = (counts == 0).astype(np.uint8)
     if fn == "count" or argument is None:
@@ -101,5 +101,5 @@ def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
     if fn == "sum":
         totals, overflows = arithmetic.whole_sums(sums)
         return Column(totals, np.zeros(len(counts), np.uint8), overflows)
-    nearest, error = arithmetic.averages(sums, counts, argument.type.scale)
+    nearest, error = arithmetic.averages(sums, counts, argument.type.scale)  # the exact average is their sum
     return Column(nearest.view(np.int64), is_empty, rounding_errors=error.view(np.int64))

@@ -57,7 +57,7 @@ def stays_in_band(bands: Bands, percent: int, new_counts: Int64, leaving_counts:
 def ranks_in_bands(
     bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64, Int64]
 ) -> tuple[Int64, Int64]:
-    """Return the event count of each window, and the value at its percentile rank (undefined if it is empty): int64[Q].
+    """Return the event count of each window, and the value at its percentile rank (undefined without events): int64[Q].
 
     A band is a sorted slice of a key's values around the rank, so that the other values of the window need not be read.
     `moves` are the events that enter or leave a window: they change the band. A window is given by its key and by its

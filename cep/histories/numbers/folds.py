@@ -104,11 +104,11 @@ def rows_of_events(history: HistoryColumn, key: Int64, time_ms: Int64, values: I
 def fold_into_panes(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
     """Convert events (`rows_of_events`) to rows of panes (partial aggregates of time slices): a code with a weight.
 
-    Weights of equal codes are added later. The rows of one event, as code: weight:
-        min, max, distinct, median   value (for `distinct` a hash, for `median` and percentiles a bucket): 1
-        sums of whole numbers        position: part, for each part of the tally (count, parts of the sum, of squares)
-        sums of floats               bits of the value: 0, and 0: 1 (the event count)
-        stddev of floats             the same, and bits of each part of the exact square: -1
+    Weights of equal codes are added later. One event becomes these rows, written as `code → weight`:
+        min, max, distinct, median   value (for `distinct` a hash, for `median` and percentiles a bucket) → 1
+        sums of whole numbers        column of the tally (count, parts of sums) → part of the event; a row a column
+        sums of floats               bits of the value → 0, and 0 → 1, which counts the event
+        stddev of floats             the same two rows, and bits of each part of the exact square → -1
     """
     zeros = np.zeros(len(rows), np.int64)
     if history.is_float_sum or history.is_float_spread:
@@ -154,14 +154,14 @@ def float_sums_in(
 def float_deviations_in(merged: PanesAndEvents) -> tuple[Int64, Int64]:
     """Return the population standard deviation of each window over panes and single events, and its event count.
 
-    A code is the bits of a float: of the value of a single event, or of part of a sum in a pane (partial aggregate of a
-    time slice). A row with weight -1 is part of the sum of squares; other weights count the events of the row. Shapes:
+    A pane (partial aggregate of a time slice) has a row for each part of its sum, and with weight -1 for each part of
+    its sum of squares. A code is the bits of such a part, or of an event's value. Other weights count events. Shapes:
     int64[Q] both; a deviation is the bits of a float64, NaN if an event of the window is not finite.
     """
     rows, is_pane = merged.rows, _is_pane(merged)
     events = merged.event_positions
     is_square, is_finite = is_pane & (rows.weight < 0), np.where(is_pane, np.isfinite(rows.code.view(np.float64)), True)
-    is_finite[events] = arithmetic.can_be_squared(rows.code[events])
+    is_finite[events] = arithmetic.can_be_squared(rows.code[events])  # the squares of events are computed here
     finite = np.where(is_finite, rows.code, 0)
     square_pairs = np.zeros((len(rows), 2), np.int64)  # each square as the nearest float and its rounding error
     square_pairs[is_square, 0] = finite[is_square]

@@ -62,27 +62,27 @@ def buckets(values: Int64, type_: Type) -> Int64:
     """Return the number of each value's bucket, for approximate percentiles: a bucket's values differ by at most 2 %.
 
     `values` are 64-bit slots of a column: integers, or the bits of floats. `_CUTS` buckets of equal width lie between
-    two powers of two. A greater value never has a smaller number; negative values have negative ones. Bucket 0 has zero
-    and floats nearer to it than 2.3e-308; infinities and NaN have their own.
+    two powers of two. A greater value never has a smaller number; negative values have negative numbers. Bucket 0 has
+    zero and floats nearer to it than 2.3e-308; infinities and NaN have buckets of their own.
     """
     floats = values.view(np.float64) if type_.is_float else values.astype(np.float64)
     bits = np.ascontiguousarray(floats).view(np.int64)
     magnitude = bits & _MAGNITUDE
     exponent = magnitude >> _MANTISSA_BITS
     code = exponent * _CUTS + (((magnitude & _MANTISSA) * _CUTS) >> _MANTISSA_BITS) + 1  # + 1: 0 is for zero
-    code[exponent == 0] = 0
+    code[exponent == 0] = 0  # zero, and floats that are too near to it
     codes: Int64 = np.where(bits < 0, -code, code)
     return codes
 
 
 def bucket_middles(codes: Int64, type_: Type) -> np.ndarray:
-    """Return a representative value of each bucket, float64[N]: the middle of the values that it can contain.
+    """Return a value that represents each bucket, float64[N]: the middle of the values that the bucket can contain.
 
-    Each power of two is cut into `_CUTS` buckets: a code is 1 + (exponent + bias) * _CUTS + cut, negative for negative
-    values, 0 for zero. A bucket of decimals has the whole numbers of units from ceil(low) to ceil(high) - 1; its middle
-    is half the sum (`doubled`) of these two.
+    The range between two powers of two has `_CUTS` buckets. A code is 1 + (exponent + bias) * _CUTS + cut; the code of
+    negative values is negated, and 0 is for zero. A decimal is a whole number of units. Its bucket has the numbers from
+    ceil(low) to ceil(high) - 1; the middle is half the sum (`doubled`) of these two.
     """
-    bucket = np.maximum(np.abs(codes) - 1, 0)
+    bucket = np.maximum(np.abs(codes) - 1, 0)  # (exponent + bias) * _CUTS + cut
     exponent, cut = (bucket // _CUTS).astype(np.int32), bucket % _CUTS
     power = np.where(exponent == _INFINITE, 0, exponent - _BIAS).astype(np.int32)
     if type_.is_float:
@@ -92,12 +92,12 @@ def bucket_middles(codes: Int64, type_: Type) -> np.ndarray:
         doubled_unit = 2 * 10**type_.scale
         bounds = _CUTS + cut + [[0], [1]]  # the low and the high bound of each bucket, in cuts of its power of two
         low, high = np.ceil(np.ldexp(bounds / _CUTS, power))
-        # Below 2**53 the bounds are computed with integers, because the quotient above is rounded, and divided so that
-        # the result is rounded once. The other codes are 0 or have bounds that no float has exactly.
+        # Values below 2**53: the bounds are computed again with integers, because `bounds / _CUTS` is rounded.
+        # The other codes are 0, which is replaced below, or have bounds that no float has exactly.
         is_exact = (power >= 0) & (power <= _POWER_MAX)
-        exact_low, exact_high = -(-(bounds << np.where(is_exact, power, 0).astype(np.int64)) // _CUTS)
+        exact_low, exact_high = -(-(bounds << np.where(is_exact, power, 0).astype(np.int64)) // _CUTS)  # rounded up
         doubled = exact_low + exact_high - 1
-        quotient = np.where(
+        quotient = np.where(  # rounded once: a float has integers below 2**53 exactly
             doubled < 1 << 53, doubled / doubled_unit, doubled // doubled_unit + doubled % doubled_unit / doubled_unit
         )
         values = np.where(is_exact, quotient, (low + high - 1) / doubled_unit)
@@ -204,10 +204,10 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
 
 
 def load_panes(segments: Sequence[Segment], keys: pa.Array, has_new_events: np.ndarray) -> Mapping[int, PaneRows]:
-    """Load stored panes (partial aggregates of time slices) of the keys marked in bool[K]: rows by the number of the
-    panes, which the histories that share them have."""
+    """Load stored panes (partial aggregates of time slices) of the keys that has_new_events bool[K] marks, by the
+    number of the panes: histories with the same number share their panes."""
     parts_by_number: dict[int, list[PaneRows]] = {}
-    segments = [segment for segment in segments if segment.panes_number]
+    segments = [segment for segment in segments if segment.panes_number]  # the others have single events
     texts = TextNumbers(keys if segments else NO_TEXTS)
     for segment in segments:
         block = segment.load()
@@ -249,13 +249,13 @@ def merge_panes_and_events(
 ) -> PanesAndEvents:
     """Sort panes (partial aggregates of time slices) and single events by key and time, and find each window there.
 
-    The events are sorted by key and event order. New ones (is_new bool[M]) come after all panes of their key, because a
-    window ends at its new event; `windows.highs` counts the single events before it. The last result is the row of each
-    event among the sorted rows.
+    `events` are sorted by key and event order. New events (is_new bool[M]) come after all panes of their key, because a
+    window ends at its new event. `windows.highs` counts the single events of all keys before the end of each window.
+    The sorted row of each event is `event_positions` of the result.
     """
     unsorted_rows = concat_panes([panes, events])
     comes_last = np.concatenate([np.zeros(len(panes), bool), is_new])
-    # One number for key and pane: below 2^63 for a million keys and windows of centuries.
+    # Rows are sorted by one number of key and pane. It is below 2^63 for a million keys and windows of centuries.
     first_ms = int(unsorted_rows.pane_ms.min()) if len(unsorted_rows) else 0
     last_ms = int(unsorted_rows.pane_ms.max()) if len(unsorted_rows) else 0
     position_in_key = np.where(comes_last, last_ms - first_ms + 1, unsorted_rows.pane_ms - first_ms)
@@ -268,7 +268,7 @@ def merge_panes_and_events(
     panes_before, events_before = (  # how many rows are before each key
         np.concatenate([[0], np.cumsum(np.bincount(part.key, minlength=keys_count))]) for part in (panes, events)
     )
-    starts, ends = panes_before[key] + events_before[key], windows.highs + panes_before[key + 1]
+    starts, ends = panes_before[key] + events_before[key], windows.highs + panes_before[key + 1]  # in `rows`
     lows = np.empty(len(key), np.int64)
     kernels.follow_panes(rows.key, rows.pane_ms, starts, windows.first_pane_ms, ends, lows)
     return PanesAndEvents(rows, lows, ends, position_of[len(panes) :])
@@ -324,8 +324,8 @@ def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: i
 
 
 def _compact_panes(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
-    """Join new segments of panes (partial aggregates of time slices) with older ones, or rewrite a half expired one."""
-    start = len(segments) - 1
+    """Join the newest segments of panes (partial aggregates of time slices), or rewrite one that is half expired."""
+    start = len(segments) - 1  # the newest segment; older ones of a similar size are joined with it
     total = len(segments[start]) if segments else 0
     while start > 0 and len(segments[start - 1]) <= _SIZE_RATIO * total:
         start -= 1
@@ -344,9 +344,9 @@ def _compact_panes(history: HistoryColumn, segments: list[Segment], watermark_ms
 def merge_rows(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
     """Add up the weights (event counts) of rows with the same pane (time slice) and code (value, bucket or hash).
 
-    Rows that left all windows are dropped. The weights of a tally (running sum) are not counts but its parts, so a part
-    may be 0 and adds nothing. `approx_distinct` counts by the least hashes of a window: a hash is kept only in its
-    newest pane, and only if some window may have it among its least ones.
+    Panes that no later window includes are dropped. For a tally (count and sums), a weight is a part of the tally; a
+    part of 0 is dropped. `approx_distinct` estimates the count from the least hashes of a window. So a hash stays only
+    in its newest pane, and only if it may be one of the least hashes of some window.
     """
     rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
     if not len(rows):
@@ -387,12 +387,12 @@ def _sum_floats_exactly(rows: PaneRows) -> PaneRows:
     """Replace the floats of each pane (time slice of a key) by a few floats that have exactly the same sum.
 
     A code is the bits of a float. The first float is the one nearest to the sum, the second the one nearest to the
-    remainder, and so on, with weight 0. One row with code zero has the event count as weight. `sub` is a sub-key.
+    remainder, and so on; their weight is 0. One more row has code 0 and the event count as weight. `sub`: a sub-key.
     """
     is_finite = np.isfinite(rows.code.view(np.float64))  # the others, infinities and NaN, stay as special rows
     special_rows = _sum_weights(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
     ordered = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
-    begins = np.flatnonzero(differs(ordered.key, ordered.sub, ordered.pane_ms))
+    begins = np.flatnonzero(differs(ordered.key, ordered.sub, ordered.pane_ms))  # the first row of each pane
     panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
     panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))  # the rows with the event counts
     values = np.where(np.isfinite(ordered.code.view(np.float64)), ordered.code, 0)

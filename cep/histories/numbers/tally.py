@@ -170,22 +170,22 @@ def deviations(tallies: Int64) -> np.ndarray:
     count = tallies[:, _COUNT]
     is_negative = tallies[:, _HIGH] < 0  # the sum is made positive, because only its square is needed
     low = np.where(is_negative, -tallies[:, _LOW], tallies[:, _LOW])
-    high = np.where(is_negative, -tallies[:, _HIGH], tallies[:, _HIGH]) + (low >> 32)
+    high = np.where(is_negative, -tallies[:, _HIGH], tallies[:, _HIGH]) + (low >> 32)  # with the carry of low
     sums = [low & _MASK, high & _MASK, high >> 32]
     squares = [tallies[:, _SQUARES + index] for index in range(_WORDS)]
     squares[3:] = [squares[3] & _MASK, squares[3] >> 32]  # the wide last word becomes two
     words = [np.zeros(len(tallies), np.int64) for _ in range(7)]
     for index, word in enumerate(squares):
-        _add_product(words, index, count, word, 1)
+        _add_product(words, index, count, word, 1)  # + n Σx²
     for i, one in enumerate(sums):
         for j, other in enumerate(sums):
-            _add_product(words, i + j, one, other, -1)
+            _add_product(words, i + j, one, other, -1)  # − (Σx)²
     carry, root = np.zeros(len(tallies), np.int64), np.zeros(len(tallies), np.float64)
     for index, word in enumerate(words):
         whole = word + carry
         carry, words[index] = whole >> 32, whole & _MASK
     for word in reversed(words):
-        root = root * 2.0**32 + word
+        root = root * 2.0**32 + word  # the words as one float
     deviation: np.ndarray = np.sqrt(root) / np.maximum(count, 1)
     return deviation
 
@@ -240,17 +240,17 @@ def float_values_at_events(
 ) -> tuple[Int64, np.ndarray, np.ndarray]:
     """Return the count, sum and rounding error of each new event's window: int64[Q], float64[Q] and float64[Q].
 
-    They follow from the tallies of the previous batch, and from the events that enter and leave (`moves`); window q has
-    moves lows[q]:highs[q] of its segment (a key and sub-key). A row of `tally` belongs to a segment: the event count,
-    counts of ∞, −∞ and NaN in one number, the floats of the exact sum. If the floats of a sum of squares follow, the
-    standard deviation replaces the sum. The errors are empty without `with_errors`.
+    A row of `tally` has the state of a segment (key and sub-key) after the previous batch: the event count, the counts
+    of ∞, −∞ and NaN in one number, and a few floats whose sum is exact. If floats of a sum of squares follow, the
+    standard deviation replaces the sum. `moves` are the events that enter or leave since then, by segment; window q has
+    the moves lows[q]:highs[q]. The errors are empty without `with_errors`.
     """
-    starts = np.searchsorted(moves.segment, segment)
+    starts = np.searchsorted(moves.segment, segment)  # the first move of each window's segment
     has_squares = tally.shape[1] > SQUARES_AT
     values, specials = _split_specials(moves.values, has_squares=has_squares)
-    counts = tally[segment, :FLOATS_AT]
+    counts = tally[segment, :FLOATS_AT]  # two columns: the event count, and the counts of ∞, −∞ and NaN
     entered, departed = (_running(_weighted_floats(weight, specials)) for weight in (moves.enters, moves.leaves))
-    counts += entered[highs] - entered[starts] - departed[lows] + departed[starts]
+    counts += entered[highs] - entered[starts] - departed[lows] + departed[starts]  # running counts before each move
     out, rounding_errors = counts[:, 0].astype(np.float64), np.zeros(len(counts) if with_errors else 0, np.float64)
     float_tallies_at(tally, moves._replace(values=values), SegmentWindows(segment, lows, highs), out, rounding_errors)
     return counts[:, 0], _with_specials(out, counts[:, 1], has_squares=has_squares), rounding_errors
@@ -351,9 +351,9 @@ def segments_of_entries(entries: SubTallies, table: HistoryTable, by: Sequence[i
         codes = _codes(values, table.texts)
         row_group, entry_group = _number_pairs(row_group, table.columns[column, rows], entry_group, codes)
     segment, _ = table.segments(tuple(by))
-    segment_of_group = np.full(int(row_group.max(initial=-1)) + 2, -1, np.int64)
+    segment_of_group = np.full(int(row_group.max(initial=-1)) + 2, -1, np.int64)  # the last element stays -1
     segment_of_group[row_group] = segment[rows]
-    of_entries: Int64 = segment_of_group[entry_group]  # index -1, the last element, is -1: no row
+    of_entries: Int64 = segment_of_group[entry_group]  # group -1, without a row, reads the last element
     return of_entries
 
 
@@ -371,8 +371,8 @@ def update_entries(entries: SubTallies, segment_of: Int64, sums: Int64, table: H
                   names: Sequence[str]) -> SubTallies:  # fmt: skip
     """Update the entries after a batch: an entry has the running sums of one sub-key (value of `by`) of a key.
 
-    Shapes: sums int64[S, W] by segment (rows of one sub-key in the table), the event count first; segment_of int64[E]
-    is the segment of each old entry, -1 if it does not change. New segments get an entry, empty ones lose theirs.
+    A segment is the table's number of a key and sub-key. Shapes: sums int64[S, W], the new sums by segment, the event
+    count first; segment_of int64[E], the segment of each old entry, -1: not in the table. Empty entries are dropped.
     """
     segment, _ = table.segments(tuple(by))
     row_of = np.zeros(len(sums), np.int64)
@@ -381,14 +381,14 @@ def update_entries(entries: SubTallies, segment_of: Int64, sums: Int64, table: H
     new_sums = entries.sums.copy()
     new_sums[in_table] = sums[segment_of[in_table]]
     is_new = sums[:, 0] != 0  # column 0: the event count
-    is_new[segment_of[in_table]] = False
-    rows = row_of[is_new]
+    is_new[segment_of[in_table]] = False  # these have an entry
+    rows = row_of[is_new]  # one row for each new entry
     fields = tuple(table.fields[name].take(pa.array(rows)) for name in names)
     new_entries = SubTallies(table.key[rows].astype(np.int32), fields, sums[is_new])
     old, is_nonempty = SubTallies(entries.key, entries.by, new_sums), new_sums[:, 0] != 0
     if not is_nonempty.all():
         old = old.take(np.flatnonzero(is_nonempty))
-    return concat_sub_tallies([part for part in (old, new_entries) if len(part)] or [new_entries])
+    return concat_sub_tallies([part for part in (old, new_entries) if len(part)] or [new_entries])  # at least one part
 
 
 def _codes(values: pa.Array, texts: pa.Array) -> Int64:
