@@ -41,9 +41,9 @@ def _add_to_band(band: Int64, sizes: Int64, value: int) -> bool:
 
 @bare
 def _remove_from_band(band: Int64, sizes: Int64, value: int) -> bool:
-    """Remove a value from a band, the window's sorted values near a percentile; other values are only counted."""
+    """Remove a value from a band, the window's sorted values near a percentile. Return False if its side is unknown."""
     size = sizes[_SIZE]
-    if size == 0:  # all values are outside of the band: it is unknown whether this one was below or above
+    if size == 0:  # all values are outside, where they are only counted: below or above is unknown
         return False
     sizes[_COUNT] -= 1
     position = first_at(band, 0, size, value)
@@ -51,7 +51,7 @@ def _remove_from_band(band: Int64, sizes: Int64, value: int) -> bool:
         for i in range(position, size - 1):
             band[i] = band[i + 1]
         sizes[_SIZE] -= 1
-    elif position == 0:  # it was below the band; otherwise it was above, a number that follows from the total
+    elif position == 0:  # it was below; the number above the band is the total less the others
         sizes[_BELOW] -= 1
     return True
 
@@ -66,11 +66,11 @@ def _load_band(band: Int64, sizes: Int64, bands: Bands, segment: int) -> None:
 
 @kernel
 def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, counts: Int64, out: Int64) -> bool:
-    """Fill counts int64[Q] with the events n of each window, out int64[Q] with the value of rank ⌈percent · n / 100⌉.
+    """Fill counts int64[Q] with the size n of each window, out int64[Q] with the value of rank ⌈percent · n / 100⌉.
 
     A band has the sorted values near the percentile in the stored window of one segment (the number of a key or
-    sub-key). A new event's window is the stored one, with the moves that enter before its `high`, without the moves
-    that leave before its `low`. Return False if a rank was outside of its band. Cost: O(band) per move.
+    sub-key). A new event's window is the stored one, plus the moves before index `high` that enter, minus the moves
+    before index `low` that leave. Return False if a rank was outside of its band. Cost: O(band) per move.
     """
     segment = moves.segment
     band, sizes = np.empty(bands.values.shape[0] + segment.shape[0] + 1, np.int64), np.zeros(3, np.int64)
@@ -106,10 +106,10 @@ def bands_after(
 ) -> None:  # fmt: skip
     """Fill `out` with the bands after events have entered windows (change int64[M] is 1) or left them (−1).
 
-    A band replaces the stored values of a segment (the number of a key or sub-key) by the sorted ones near the rank of
-    the percentile. It reaches `half_width` values from the rank to both sides, and `width_per_change` more for each
-    change of this call, because the next call may have as many. The new band of a segment without events is chosen from
-    all values that enter. A band becomes empty if the value at the rank is unknown. `out` has room for B + M values.
+    A band has the sorted values near a percentile in the window of a segment (the number of a key or sub-key). A new
+    band reaches `half_width` values from the rank to both sides, and `width_per_change` more for each change of this
+    call, because the next call may have as many. If a segment had no events, its band is cut from all entering values.
+    A band becomes empty if the value at the rank is unknown. `out` has room for B + M values.
     """
     band, sizes = np.empty(bands.values.shape[0] + values.shape[0] + 1, np.int64), np.zeros(3, np.int64)
     i = 0

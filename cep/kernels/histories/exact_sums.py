@@ -25,10 +25,10 @@ def accumulate(acc: Int64, bits: int, sign: int) -> None:
     """Add a float64, given by its bits, to the exact sum Σ acc[c] · 2^(32 c − 1074), `sign` (1 or -1) times."""
     exponent = (bits >> int64(52)) & int64(0x7FF)
     mantissa = bits & int64(0xFFFFFFFFFFFFF)
-    if exponent != 0:
+    if exponent != 0:  # a normal number: its highest bit is not stored
         mantissa |= int64(1) << int64(52)
         exponent -= int64(1)
-    if bits < 0:
+    if bits < 0:  # the sign bit is set
         sign = -sign
     chunk, shift = exponent >> int64(5), exponent & int64(31)  # the lowest bit is bit `shift` of acc[chunk]
     low = (mantissa & _MASK) << shift  # below 2^63
@@ -51,9 +51,9 @@ def _carry(acc: Int64) -> int:
 
 @bare
 def rounded(acc: Int64) -> float:
-    """Return the float64 nearest to the sum Σ acc[c] · 2^(32 c − 1074), ties to even. The chunks acc[c] are carried."""
+    """Return the float64 nearest to the sum Σ acc[c] · 2^(32 c − 1074), ties to even. Carries may change chunks."""
     negative = _carry(acc) < 0
-    if negative:
+    if negative:  # make the sum positive
         for c in range(acc.shape[0]):
             acc[c] = -acc[c]
         _carry(acc)
@@ -63,7 +63,7 @@ def rounded(acc: Int64) -> float:
     value = 0.0
     if top >= 0:
         value = _nearest(acc, top)
-    if negative:
+    if negative:  # make the sum negative again
         for c in range(acc.shape[0]):
             acc[c] = -acc[c]
         value = -value
@@ -81,22 +81,22 @@ def _nearest(acc: Int64, top: int) -> float:
     length = int64(0)  # length of the highest chunk, in bits
     while acc[top] >> length != 0:
         length += int64(1)
-    # The 62 highest bits: from `top` all 32 and from the next chunk 30, or fewer from `top` and more from the next
-    # ones. `below` is true if any lower bit is set.
+    # `head` has the 62 highest bits: all bits of chunk `top`, 32 or fewer, and the highest bits of the next two chunks.
+    # `has_more` is true if any bit after these is set.
     head = (acc[top] << int64(30)) | (second >> int64(2))
-    below = (second & int64(3)) != 0
+    has_more = (second & int64(3)) != 0
     if length < 32:
         missing = int64(32) - length
-        rest = ((second & int64(3)) << int64(32)) | third  # 34 bits
+        rest = ((second & int64(3)) << int64(32)) | third  # the 34 bits after the first 30
         head = (head << missing) | (rest >> (int64(34) - missing))
-        below = (rest & ((int64(1) << (int64(34) - missing)) - int64(1))) != 0
+        has_more = (rest & ((int64(1) << (int64(34) - missing)) - int64(1))) != 0
     else:
-        below = below or third != 0
+        has_more = has_more or third != 0
     for c in range(top - 2):
-        below = below or acc[c] != 0
+        has_more = has_more or acc[c] != 0
     fraction = head & int64(511)  # of the 62 bits, a float64 has 53: nine are dropped, and 256 is half of a unit
     whole = head >> int64(9)
-    if fraction > 256 or (fraction == 256 and (below or (whole & int64(1)) != 0)):  # half goes to an even number
+    if fraction > 256 or (fraction == 256 and (has_more or (whole & int64(1)) != 0)):  # half goes to an even number
         whole += int64(1)
     exponent = 32 * top + length - 53 - 1074  # of the lowest of the 53 bits; the highest is bit `length` of `top`
     return math.ldexp(np.float64(whole), int(exponent))
@@ -135,14 +135,14 @@ def as_two(acc: Int64, pair: Float64, float_scratch: Float64, float_bits: Int64)
 
 @bare
 def spread_of(count: float, sums: Float64, squares: Float64) -> float:
-    """Return the number n · Σx² − (Σx)², with the sums given as two floats each.
+    """Return n · Σx² − (Σx)², which is n² · variance. Each sum is given as two floats: the nearest one, and the rest.
 
-    It is 0 if it is within the error of two floats, so that equal values have the standard deviation 0.
+    A result that may be a rounding error, up to 2^-101 · n · Σx², is 0: equal values have the standard deviation 0.
     """
     n = np.float64(count)
     scaled_squares = n * squares[0]
     left_rest = _error_of_product(n, squares[0], scaled_squares) + n * squares[1]
-    right = sums[0] * sums[0]
+    right = sums[0] * sums[0]  # (Σx)²; each rest has the digits that its float lacks
     right_rest = _error_of_product(sums[0], sums[0], right) + 2.0 * sums[0] * sums[1]
-    number: float = (scaled_squares - right) + (left_rest - right_rest)
-    return number if number > scaled_squares * _LEVEL else 0.0
+    difference: float = (scaled_squares - right) + (left_rest - right_rest)
+    return difference if difference > scaled_squares * _LEVEL else 0.0

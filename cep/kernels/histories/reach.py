@@ -54,7 +54,7 @@ def number_texts(
     places: Int32, stored_hashes: UInt64, stored_offsets: Int64, stored_data: UInt8, hashes: UInt64, offsets: Int64,
     data: UInt8, out: Int32,
 ) -> None:  # fmt: skip
-    """Fill out int32[B] with the index of each text among a table's candidate texts, −1 for other texts."""
+    """Fill out int32[B] with each text's index among the texts in the hash table `places`; −1 for other texts."""
     mask = np.uint64(places.shape[0] - 1)
     for i in range(hashes.shape[0]):
         place = int64(hashes[i] & mask)
@@ -122,7 +122,7 @@ def choose_classes(
     """Set chosen bool[N] for the events of requested keys that are later than after_ms and have a wanted class.
 
     A class is a key's events with equal values of some fields. Its code is a hash of 32 bits: codes uint32[N] of the
-    events; `table` is a hash table of the wanted codes, with a filter of bits that rejects most others.
+    events; `table` has the wanted codes, and a filter. An event of another class with an equal code is chosen too.
     """
     bits, places, codes_wanted = table.bits, table.places, table.codes
     key, time, key_numbers, keys = rows.key, rows.time, request.key_numbers, request.keys
@@ -144,7 +144,7 @@ def choose_classes(
 def fill_classes(table: CodeTable, key_numbers: Int32, values: ValueBytes) -> None:
     """Enter the wanted classes into a hash table, and their codes (hashes of 32 bits) into its filter, table.bits.
 
-    A class, the events of a key (number int32[C]) with one value, is entered once. Key −1 (absent) and nulls are not.
+    A class is the events of a key (number int32[C]) with one value. An absent key (−1) or a null value is left out.
     """
     codes, bits, places = table.codes, table.bits, table.places
     offsets, data, nulls = values.offsets, values.data, values.nulls
@@ -168,9 +168,9 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
     """Find the latest event of each wanted class in several blocks of stored events, one block per call.
 
     A class is a key's events with the same value of a field, and has a code, a hash of 32 bits. Only events later than
-    latest.time count, and only events of wanted_type unless it is −1. One loop after the other reads more about fewer
-    events: first codes, later times and keys. These are rarely in a cache, and with separate loops the processor
-    fetches them for many events at a time.
+    latest.time count, and only events of wanted_type unless it is −1. Each loop reads more about fewer events: first
+    codes, later times and keys. Times and keys are rarely in a cache. In a loop of its own, the processor fetches them
+    for many events at a time.
     """
     table, values, codes = classes.table, block.values, block.codes
     rows, times, numbers = scratch.rows, scratch.times, scratch.numbers
@@ -183,7 +183,7 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
         place = int64(code & mask)
         while table.places[place] >= 0:
             candidate = int64(table.places[place])
-            if table.codes[candidate] == code and latest.time[candidate] < block.last_ms:
+            if table.codes[candidate] == code and latest.time[candidate] < block.last_ms:  # it may have a later one
                 rows[remaining_count] = rows[k]
                 remaining_count += 1
                 break
@@ -209,11 +209,11 @@ def find_latest(classes: Classes, block: ClassBlock, wanted_type: int, latest: L
 def choose_first(
     rows: BlockRows, request: BlockRequest, after_ms: int, until_ms: int, wanted_type: int, chosen: Bool
 ) -> None:
-    """Choose requested keys' events after after_ms, up to until_ms, and each key's first later one: set chosen bool[N].
+    """Set chosen bool[N] for the requested keys' events in (after_ms, until_ms], and for each key's first later event.
 
-    The events up to until_ms leave the window of a `first(…)`. The later event is then the oldest in the window; it has
-    `wanted_type`, unless that is −1. Its key needs no more events, so it is removed from request.keys. The rows of a
-    key are adjacent and in event order; key_numbers has −1 for a key outside of the call.
+    The chosen events up to until_ms leave the window of a `first(…)`. Then the later event is the oldest in the window.
+    It has `wanted_type`, unless that is −1. Its key needs no more events, so the key is removed from request.keys. The
+    rows of a key are adjacent and in event order; key_numbers has −1 for a key outside of the call.
     """
     key, time, event_type, key_numbers, keys = rows.key, rows.time, rows.event_type, request.key_numbers, request.keys
     finished_key = int64(-1)  # the key whose later event is chosen; it is removed after its last row here

@@ -44,12 +44,12 @@ class SegmentWindows(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The events that enter or leave windows in one call. A tally replaces a window's events by their count or sum.
+    """The events that enter or leave windows in one call. A tally is the stored count or sum of a window's events.
 
-    Shapes: int64[M] by segment (the number of a key or sub-key), then by event. values are 0 where events are only
-    counted; the others are flags. `enters`: the stored tally does not have the event yet, so it is added. `leaves`:
-    the event is subtracted for each new event whose window begins after it. `gone`: the window at the end of the call
-    begins after the event, so the tally that is stored then is without it.
+    Shapes: int64[M] by segment (the number of a key or sub-key), then by event. `values` are 0 if events are only
+    counted. The other fields are flags. `enters`: the stored tally lacks the event, so the event is added to it.
+    `leaves`: the event is subtracted for each new event whose window begins later. `gone`: the event is outside of the
+    window at the end of the call, so the next stored tally lacks it.
     """
 
     segment: Int64

@@ -83,7 +83,7 @@ def count_different(
 def keep_least(group: Int64, pane: Int64, panes_count: int, hashes_max: int, is_retained: UInt8) -> None:
     """Clear is_retained uint8[C] for hashes that no later window can have among its hashes_max least ones.
 
-    The least hashes of a window estimate its number of distinct values: the closer they are, the more values (KMV). A
+    The least hashes of a window estimate its number of distinct values: the smaller they are, the more values (KMV). A
     window begins at a pane (a slice of time) and includes all later ones. A hash is dropped if hashes_max smaller
     ones are in the same or later panes. The tree counts the group's retained hashes by pane. Shapes: group (a key's
     or sub-key's number), pane int64[C] by group, then ascending by hash, each hash of a group once, with its newest
@@ -97,8 +97,8 @@ def keep_least(group: Int64, pane: Int64, panes_count: int, hashes_max: int, is_
                 if is_retained[j] != 0:
                     add(tree, pane[j], -1)
             group_start = i
-        smaller_count = up_to(tree, panes_count - 1)
-        earlier_count = up_to(tree, pane[i] - 1) if pane[i] > 0 else 0
+        smaller_count = up_to(tree, panes_count - 1)  # the retained hashes so far, in all panes
+        earlier_count = up_to(tree, pane[i] - 1) if pane[i] > 0 else 0  # of them, in earlier panes
         is_retained[i] = smaller_count - earlier_count < hashes_max
         if is_retained[i] != 0:
             add(tree, pane[i], 1)

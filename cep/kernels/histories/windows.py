@@ -20,8 +20,8 @@ from cep.kernels.layout import Float64, Int64, UInt8, int64
 def find_windows(rows: TableRows, starts: Int64, previous: bool, events_max: int, members: Int64, out: Windows) -> int:
     """Find the members (rows that a history counts), int64[N], and each new event's window; return how many members.
 
-    rows.order is by segment (key or sub-key) and time. A window has the members later than its starts, int64[Q]; with
-    `previous` not the new event itself. If it has more than events_max, the newest remain, and it is marked as folded.
+    rows.order is by segment (key or sub-key) and time. The window of new event n has the members later than
+    starts[n] (int64[Q]), but not the event itself if `previous`. It keeps the newest events_max; `folded`: it had more.
     """
     count = low = q = 0
     for i in range(rows.order.shape[0]):
@@ -47,9 +47,9 @@ def mark_retained(
 ) -> None:
     """Set marked uint8[N] for the newest events_max members of each segment, or with `oldest` for the oldest ones.
 
-    The marked members are retained for later windows, which only have members after `starts`. `oldest` is for
-    histories of the first event, with events_max 1. Shapes: members int64[M], the rows that a history counts, by
-    segment (the number of a key or sub-key) and time; segment, time, starts int64[N] by row.
+    Marked events are stored for later windows. An event up to starts[row] is in no later window, so it is not marked.
+    `oldest` is for histories of the first event, with events_max 1. Shapes: members int64[M], the rows that a history
+    counts, by segment (the number of a key or sub-key) and time; segment, time, starts int64[N] by row.
     """
     members_seen = 0
     for i in range(members.shape[0]):
@@ -101,8 +101,8 @@ def sum_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
 def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
     """Fill out float64[Q] with the population standard deviation of each window; 0 where it is empty.
 
-    values int64[M] are bits of finite floats. Sums of values and squares are exact, in CHUNKS integers each, and read
-    as two doubles, so that a small spread around a large mean keeps its digits. spread_of is count² · variance.
+    values int64[M] are bits of finite floats. The sums of values and squares are exact: CHUNKS integers each. Each is
+    read as two floats, so that a small spread around a large mean keeps its digits. spread_of: count² · variance.
     """
     floats = values.view(np.float64)
     sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
@@ -112,7 +112,7 @@ def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> Non
     low = high = 0
     for q in range(lows.shape[0]):
         while high < highs[q] or low < lows[q]:
-            sign = 1 if high < highs[q] else -1
+            sign = 1 if high < highs[q] else -1  # add a value that enters the window, or subtract one that leaves
             position = high if sign > 0 else low
             accumulate(sums, values[position], sign)
             accumulate_square(squares, floats[position], float_scratch, float_bits, sign)
@@ -132,7 +132,7 @@ def least(values: Int64, lows: Int64, highs: Int64, out: Int64) -> None:
     for q in range(lows.shape[0]):
         while high < highs[q]:
             while tail > head and values[queue[tail - 1]] >= values[high]:
-                tail -= 1
+                tail -= 1  # not less than a later value, so never the least again
             queue[tail] = high
             tail += 1
             high += 1

@@ -51,16 +51,16 @@ def _end_waits(
 ) -> Counts:
     """Close the waits of run i that end by `until`. Report a match for an absence, a time-out for another wait.
 
-    A wait is a transition that the run may still make; an absence waits for its end, without the forbidden event. The
-    report has the time `detected_ms` (ms, UTC); the key's stream has had `events_seen` events by then. With `skip … in
-    order` (R_IN_ORDER) the match is held back: a copy of the run waits until no open run started earlier.
+    A wait is a transition that the run may still make. An absence is a wait that succeeds if no forbidden event comes.
+    The report has the time `detected_ms` (ms, UTC); the key's stream has had `events_seen` events by then. With `skip …
+    in order` (R_IN_ORDER) the match is held back: a copy of the run waits until no open run started earlier.
     """
     runs, count, matches = work.runs, counts.runs, counts.matches
-    was_reported = runs[i, y.RUN_OPEN_WAITS] & _TIMED_OUT != 0
+    had_timed_out = runs[i, y.RUN_OPEN_WAITS] & _TIMED_OUT != 0
     absent, ran_out = close_due(rule, events.columns, runs, i, work.nodes, until)
     if runs[i, y.RUN_OPEN_WAITS] == 0:
         work.counters[y.COUNT_EXPIRED] += 1
-    is_new_timeout = ran_out and rule.words[y.R_TIMEOUTS] != 0 and not was_reported
+    is_new_timeout = ran_out and rule.words[y.R_TIMEOUTS] != 0 and not had_timed_out
     if is_new_timeout:
         _mark_timed_out(rule, i, work, count)  # so that no run with the same events reports it again
     if absent and rule.words[y.R_IN_ORDER] != 0:
@@ -97,11 +97,11 @@ def _full_array_before_report(work: Work, counts: Counts) -> int:
 
 @bare
 def _process_deadlines(rule: Rule, events: Events, until: int, events_seen: int, work: Work, counts: Counts) -> Counts:
-    """Process all deadlines up to `until` (ms, UTC), the earliest first: absences match, other waits time out.
+    """Process deadlines (ends of waits) up to `until` (ms, UTC), the earliest first: they cause matches or time-outs.
 
-    The key's stream has had `events_seen` events by then. `until` is FOREVER at the end of the input, when absences
-    without a deadline match too. RUN_OPEN_WAITS is 0 in a closed run, and HELD_BACK in a match that waits for earlier
-    runs. If an array is full, the caller enlarges it and starts the work on the key again.
+    The key's stream has had `events_seen` events by then. `until` is FOREVER at the end of the input: then waits for
+    an absence match even without a deadline. RUN_OPEN_WAITS is 0 in a closed run, and HELD_BACK in a match that waits
+    for earlier runs. If an array is full, the caller enlarges it and starts the work on the key again.
     """
     runs = work.runs
     while True:
@@ -155,20 +155,20 @@ def _offer_to_all(
     """Offer an event to the start run and to every open run. Return the counts, and True if a run may have closed."""
     runs, time = work.runs, events.columns[y.COLUMN_TIME, row]
     old_matches, runs_before, new = counts.matches, counts.runs, row - events.first_row
-    # Row 0 is the start run, which has taken no event.
+    # Row 0 is the start run, which has taken no event. It takes one only at times at which the rule may start runs.
     first = 0 if time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS] else 1
     deadlines_matter = rule.words[y.R_DEADLINES_MATTER] != 0
     may_have_closed = deadlines_matter  # deadlines before the event may have closed runs
     earliest_ordinal = events.columns[y.COLUMN_ORDINAL, row] - rule.words[y.R_WITHIN_EVENTS]
-    # With many runs, skip the runs whose NFA state has no condition that the event satisfies. Each 64th event goes to
-    # all of them, which drops expired runs.
+    # With many runs, skip the runs whose NFA state has no condition that the event satisfies. But offer each 64th event
+    # to all runs, so that expired runs are dropped.
     skips = runs_before > _FEW_RUNS and new & 63 != 0 and not deadlines_matter and rule.words[y.R_REACTS_TO_ALL] == 0
     concerned_states = find_concerned_states(rule, events.bitmaps, new) if skips else int64(-1)
     for i in range(first, runs_before):
         if runs[i, y.RUN_OPEN_WAITS] == 0 or runs[i, y.RUN_OPEN_WAITS] == _HELD_BACK:  # closed, or a held-back match
             continue
         nfa_state = min(int64(62), runs[i, y.RUN_STATE] - rule.words[y.R_START_STATE])  # bit 62: all later states
-        if i > 0 and skips and (concerned_states >> nfa_state) & 1 == 0:
+        if i > 0 and skips and (concerned_states >> nfa_state) & 1 == 0:  # the event cannot change this run
             continue
         if i > 0 and (runs[i, y.RUN_EXPIRY] <= time or runs[i, y.RUN_START_ORDINAL] <= earliest_ordinal):
             runs[i, y.RUN_OPEN_WAITS] = 0
@@ -185,7 +185,7 @@ def _offer_to_all(
 
 @bare
 def _close_ended_runs(rule: Rule, events: Events, row: int, work: Work, count: int) -> None:
-    """Close every run in rows [1, count) whose window ends by the event in `row`, or that had to take the next event.
+    """Close the runs in rows [1, count) whose window ends by the event in `row`, and strict waits that missed theirs.
 
     Events are only offered to runs that may take them, so other runs may have expired unseen. They are closed before
     runs are counted for a limit. If the end of a window causes a match or a time-out (R_DEADLINES_MATTER),
@@ -197,7 +197,7 @@ def _close_ended_runs(rule: Rule, events: Events, row: int, work: Work, count: i
         if runs[i, y.RUN_OPEN_WAITS] == 0 or runs[i, y.RUN_OPEN_WAITS] == _HELD_BACK:  # closed, or a held-back match
             continue
         if counts_events:  # the rule needs an event's ordinal, its number in the key's stream
-            close_missed(rule.image, runs, i, ordinal + 1)  # ends strict waits, which were for the very next event
+            close_missed(rule.image, runs, i, ordinal + 1)  # a strict wait takes only the event right after the last
             events_since_start = ordinal - runs[i, y.RUN_START_ORDINAL]
             if not deadlines_matter and events_since_start >= rule.words[y.R_WITHIN_EVENTS]:
                 runs[i, y.RUN_OPEN_WAITS] = 0
@@ -222,7 +222,7 @@ def _evict_over_node_limit(
 
 @bare
 def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, scratch: RuleScratch) -> Counts:
-    """Advance a key's runs over one event: expire runs, offer the event, merge, skip, and drop closed runs."""
+    """Process one event of a key: deadlines before it, its offer to all runs, merging, the skip strategy, limits."""
     time = events.columns[y.COLUMN_TIME, row]
     if rule.words[y.R_DEADLINES_MATTER] != 0:  # deadlines up to the event cause matches or time-outs
         counts = _process_deadlines(rule, events, time, events.columns[y.COLUMN_ORDINAL, row], work, counts)
@@ -240,7 +240,7 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
         if counts.full_array != y.NOT_FULL:
             return counts
     runs, matches = counts.runs, counts.matches
-    if matches > old_matches or rule.words[y.R_IN_ORDER] != 0:  # in order, a held-back match may be reported
+    if matches > old_matches or rule.words[y.R_IN_ORDER] != 0:  # a held-back match may now be emitted
         may_have_closed = may_have_closed or rule.words[y.R_SKIP] != y.SKIP_NONE  # a match ends runs that it covers
         counts = _apply_skip(rule, events, time, work, old_matches, counts)
         matches = counts.matches
@@ -259,11 +259,11 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
 
 @inlined
 def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output: RunOutput, out_count: int) -> int:
-    """Write the key's open runs after row out_count, for the next batch. Return the new count, -1 if they do not fit.
+    """Write the key's open runs from row out_count on, for the next batch. Return the new count, -1 if they do not fit.
 
     Runs are in rows [1, count) of `work`; row 0, the start run, is not stored. `events_seen` is the number of events of
-    the key's stream in this batch. An ordinal, the number of an event in the stream, becomes relative to the key's next
-    event. Strict waits, for the next event only, are closed if they have missed it.
+    the key's stream in this batch. An ordinal is the number of an event in the stream, stored relative to the next one.
+    A strict wait is for the next event only: it is closed if that event has come and was not taken.
     """
     runs = work.runs
     if out_count + count - 1 > output.runs.shape[0]:
@@ -288,10 +288,10 @@ def _save(rule: Rule, key: int, events_seen: int, work: Work, count: int, output
 def _on_end(
     rule: Rule, events: Events, watermark: int, events_seen: int, work: Work, counts: Counts, heap: Int64
 ) -> Counts:
-    """Close expired waits at the watermark, after a key's last event; drop closed runs. heap int64[*] is scratch.
+    """After a key's last event, close waits that end by the watermark; drop closed runs. heap int64[*] is scratch.
 
-    Where deadlines matter, they cause matches or time-outs; elsewhere expired runs are only closed. A rule whose
-    validity has ended processes no later deadline: its remaining waits are dropped.
+    If deadlines matter, they cause matches or time-outs; otherwise expired runs are only closed. At R_UNTIL_MS the
+    validity of the rule ends: it processes no later deadline, and the remaining waits are dropped.
     """
     runs, until = work.runs, min(watermark, rule.words[y.R_UNTIL_MS])
     if rule.words[y.R_DEADLINES_MATTER] != 0:

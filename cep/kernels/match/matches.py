@@ -100,7 +100,7 @@ def _precedence(rule: Rule, nodes: Int64, node: int) -> int:
     """Compute the rank of a match among the matches of one start: more events come first.
 
     With `skip to` a variable, a match drops the matches that begin before the variable's event. A match without the
-    variable drops nothing. It precedes the others, which would drop it: its rank is higher by FOREVER than their count.
+    variable drops nothing, but another match could drop it first. So FOREVER is added to its rank.
     """
     skips_to_variable = rule.words[y.R_SKIP] >= y.SKIP_TO_FIRST
     states = rule.image[y.HEADER_STATES]
@@ -136,8 +136,8 @@ def _earlier_rows(image: Int64, nodes: Int64, node_a: int, node_b: int) -> bool:
     """Return True if the path to node_a has earlier events than the path to node_b, compared one by one from the first.
 
     A node is an event that a variable has bound, with a link to the previous node; the image (the compiled rules) tells
-    the variable of a node's state. The paths have the same length. If their events are the same, the earlier variables
-    decide. The loop goes back from the last event, so the difference that it finds last, the earliest, decides.
+    the variable of a node's state. The paths have the same length. If their events are the same, the variables are
+    compared instead. The loop goes back from the last event, and each earlier difference replaces the later one.
     """
     states = image[y.HEADER_STATES]
     before, before_by_variable, same_rows = False, False, True
@@ -171,8 +171,8 @@ def same_bindings(image: Int64, nodes: Int64, node_a: int, node_b: int) -> bool:
 def _completed_before(rule: Rule, nodes: Int64, runs: Int64, a: int, b: int) -> bool:
     """Return True if held-back run a is emitted before b. Both are complete, and wait for runs that started earlier.
 
-    The order is by start, by the event that completed the run (RUN_ORDINAL), by the deadline that did (RUN_EXPIRY),
-    then by rank: the longer match, then the earlier events.
+    The order is by start, then by the event that completed the run (RUN_ORDINAL), then by the deadline that completed
+    it (RUN_EXPIRY; FOREVER if none did), then by rank (the longer match first), then by events (the earlier first).
     """
     if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW]:
         return runs[a, y.RUN_START_ROW] < runs[b, y.RUN_START_ROW]
@@ -189,7 +189,7 @@ def _completed_before(rule: Rule, nodes: Int64, runs: Int64, a: int, b: int) -> 
 
 @bare
 def _comes_before(rule: Rule, nodes: Int64, rows: Int64, are_held_back: bool, a: int, b: int) -> bool:
-    """Return True if row a precedes b. Rows are matches, or complete runs that are `waiting`."""
+    """Return True if row a precedes b. Rows are matches, or with are_held_back complete runs."""
     if are_held_back:
         return _completed_before(rule, nodes, rows, a, b)
     return _preferred(rule.image, nodes, rows, a, b)
@@ -235,8 +235,8 @@ def _close_before(runs: Int64, end: int, resume_row: int) -> int:
 def choose_matches(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> int:
     """Apply the skip strategy to the matches [first, count) of one event or deadline; return the new match count.
 
-    After a match, matching goes on at resume_row: matches and runs that begin before it are dropped. Time-outs stay and
-    drop nothing. The chosen rows are swapped to [first, end). MATCH_COUNT is a match's rank, to sort them.
+    After a match, matching goes on at resume_row: other matches and runs that begin before that row are dropped.
+    Time-outs stay, and drop nothing. Rows that stay are swapped to [first, end). MATCH_COUNT gets a rank, to sort by.
     """
     matches = work.matches
     end = first
@@ -265,7 +265,7 @@ def emit_in_order(rule: Rule, events: Events, detected_ms: int, work: Work, coun
     """Emit complete matches for `skip … in order`: earliest start first, as long as no open run started earlier.
 
     RUN_OPEN_WAITS of a run is 0 if it is closed, and HELD_BACK if it is a match that waits to be emitted. The matches
-    are first moved after all other runs and sorted. A match ends the runs and matches that begin before resume_row.
+    are first moved after all other runs and sorted. A match ends runs and matches that begin before its resume_row.
     """
     runs, matches = work.runs, counts.matches
     first, earliest = 1, int64(y.FOREVER)  # row 0 is the start run; held-back matches move to the rows from `first` on
@@ -282,7 +282,7 @@ def emit_in_order(rule: Rule, events: Events, detected_ms: int, work: Work, coun
             runs[best, y.RUN_OPEN_WAITS] = 0
             continue
         if earliest < runs[best, y.RUN_START_ROW]:
-            break
+            break  # an open run that started earlier may still match
         if matches >= work.matches.shape[0]:
             return Counts(counts.runs, counts.nodes, matches, y.FULL_MATCHES)
         last = work.nodes[runs[best, y.RUN_NODE], y.NODE_ROW]
@@ -291,7 +291,7 @@ def emit_in_order(rule: Rule, events: Events, detected_ms: int, work: Work, coun
         matches += 1
         runs[best, y.RUN_OPEN_WAITS] = 0
         if earliest < resume_row:
-            earliest = _close_before(runs, first, resume_row)
+            earliest = _close_before(runs, first, resume_row)  # the earliest start of the runs that stay open
     return Counts(counts.runs, counts.nodes, matches, y.NOT_FULL)
 
 

@@ -96,11 +96,11 @@ def merge_runs(words: Int64, work: Work, first_new: int, counts: Counts, table: 
         return Counts(counts.runs, node_count, counts.matches, y.FULL_STACK)
     for slot in range(size):
         table[slot, 0] = 0
-    for i in range(first_new if is_few else 1, counts.runs):
+    for i in range(first_new if is_few else 1, counts.runs):  # the table needs old runs too
         if runs[i, y.RUN_OPEN_WAITS] == 0:
             continue
         twin = _first_with_same_future(words, runs, i) if is_few else _find_or_add_in_table(words, work, i, table, size)
-        if twin == 0 or i < first_new:  # 0 for none: row 0, the start run, never has a twin
+        if twin == 0 or i < first_new:  # 0: it has none; old runs are only put into the table
             continue
         if node_count >= nodes.shape[0]:
             return Counts(counts.runs, node_count, counts.matches, y.FULL_NODES)
@@ -216,7 +216,7 @@ def compact(
 
 @bare
 def _compact_nodes(nodes: Int64, node_map: Int64, row_map: Int64) -> int:
-    """Move the nodes that are still needed together, and renumber references to them. Return their number.
+    """Move the needed nodes to the first rows, in their order, and renumber references to them. Return their number.
 
     A node is an event that runs have bound, with a link to the previous node. Without a row, it is a union of two
     paths, with its other previous node in NODE_STATE. Shapes: nodes int64[m, NODE_WIDTH]; node_map int64[m], -1 for

@@ -34,7 +34,7 @@ def _finish_child(rule: Rule, events: Events, row: int, work: Work, counts: Coun
     child = counts.runs
     accepted = accepts(rule.image, work.runs, child)
     runs, node_count, matches, full_array = counts.runs, counts.nodes, counts.matches, y.NOT_FULL
-    if accepted and rule.words[y.R_MERGES] != 0:  # one run for all runs with the same future: several matches
+    if accepted and rule.words[y.R_MERGES] != 0:  # a merged run stands for several runs: several matches
         reported = emit_all(rule, events, row, work, child, counts, limit, stack)
         node_count, matches, full_array = reported.nodes, reported.matches, reported.full_array
     elif accepted and rule.words[y.R_IN_ORDER] == 0:
@@ -43,7 +43,7 @@ def _finish_child(rule: Rule, events: Events, row: int, work: Work, counts: Coun
     if full_array == y.NOT_FULL:
         if work.runs[child, y.RUN_OPEN_WAITS] != 0:  # it may take more events
             runs += 1
-        if accepted and rule.words[y.R_IN_ORDER] != 0:  # in order of start: a copy waits for runs that started earlier
+        if accepted and rule.words[y.R_IN_ORDER] != 0:  # a copy waits until no earlier run is open
             runs = hold_back(work.runs, child, runs)
     return Counts(runs, node_count, matches, full_array)
 
@@ -63,7 +63,7 @@ def _full_array_before_take(work: Work, counts: Counts) -> int:
 
 @bare
 def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts) -> Counts:
-    """Report run i as a match: it forbids an event as the next one, and the next event, in `row`, is another one."""
+    """Report run i as a match: it forbids certain events as its next one, and the next event, in `row`, is another."""
     runs, matches = counts.runs, counts.matches
     if matches >= work.matches.shape[0]:  # the caller enlarges the array and starts the work on the key again
         return Counts(runs, counts.nodes, matches, y.FULL_MATCHES)
@@ -163,13 +163,13 @@ def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) ->
 def find_concerned_states(rule: Rule, bitmaps: UInt64, event_index: int) -> int:
     """Return a bit for each NFA state that may react to new event `event_index`; runs in other states can skip it."""
     image, first = rule.image, rule.words[y.R_START_STATE]
-    concerned_states = int64(1) << int64(62)  # always set: it stands for all later states, which are not tested
+    concerned_states = int64(1) << int64(62)  # always set: it stands for states from number 62 on, not tested
     states = image[y.HEADER_STATES]
     for number in range(first, min(rule.words[y.R_END_STATE], first + 62)):
         nfa_state = states + number * y.STATE_WIDTH
         concerned = False
         for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
-            # A wait takes an event; if it is for an absence, only its guards, which may close it, see the event.
+            # A wait may take the event, unless it is for an absence. A guard may close its wait because of the event.
             predicate = image[wait + y.W_PREDICATE]  # a condition on one event, -1 for any event
             if image[wait + y.W_KIND] != y.WAIT_ABSENCE and (predicate < 0 or bit(bitmaps, predicate, event_index)):
                 concerned = True

@@ -47,12 +47,12 @@ class _KeyStarts(NamedTuple):
 
 @inlined
 def _open_waits(image: Int64, nfa_state: int, runs: Int64, i: int) -> None:
-    """Open the waits (transitions) of run i that fit, by their bits: it has just entered the state at `nfa_state`."""
+    """Set the bits of the open waits (transitions) of run i, which has just entered the state at `nfa_state`."""
     waits = int64(0)
     mask = _ONE
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
         register = image[wait + y.W_COUNT_REGISTER]
-        if register < 0:  # no repetition is counted
+        if register < 0:  # the wait counts no repetitions: it is open
             waits |= mask
         else:
             count = runs[i, y.RUN_HEADER + register]
@@ -106,7 +106,7 @@ def _close_gaps(runs: Int64, head: int, end: int) -> int:
 
 @inlined
 def _save(work: Work, counts: _Counts, watermark: int, key: int, output: RunOutput, out_count: int) -> int:
-    """Write runs that outlive the watermark after row out_count; return the new count, -1 if they may not fit."""
+    """Write runs that expire after the watermark, at row out_count; return the new count, -1 if they may not fit."""
     if out_count + counts.runs - counts.head > output.runs.shape[0]:
         return -1
     for i in range(counts.head, counts.runs):
@@ -258,7 +258,7 @@ def _advance_all(
             matches += 1
         is_open = work.runs[child, y.RUN_OPEN_WAITS] != 0
         if run_stays:
-            runs += is_open
+            runs += is_open  # the copy is kept if it waits for more events
         else:
             dead += not is_open
     return _Counts(counts.head, runs, dead, node_count, matches, y.NOT_FULL)
@@ -330,11 +330,11 @@ def _on_event(
 def _find_key_starts(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int) -> tuple[_KeyStarts, int]:
     """Return the key's shared events, which may start runs of several rules, and the row of the rule's first real run.
 
-    Shared events are stored once. A rule creates its runs from them later, when another event may advance these. If the
+    Shared events are stored once. A rule creates runs from them only when another event may advance such runs. If the
     key's first row is in the start state, it is not a run but a note: its RUN_START_ROW is the last shared event that
     the rule has processed. Shapes: words of the rule; runs int64[*, W], where rows [1, end) are the key's.
     """
-    first = unprocessed = last = int64(0)
+    first = unprocessed = last = int64(0)  # positions among the shared events; `last` is the end of the key
     first_run = int64(1)
     if words[y.R_SHARES] != 0:
         first = first_at(starts.keys, int64(0), int64(starts.keys.shape[0]), key)

@@ -56,11 +56,11 @@ def less_room(room: KeyRoom, weights: Int64, row: int, added: int) -> KeyRoom:
 def _visit(nodes: Int64, node: int, marks: Int64, mark: int, stack: Int64, weights: Int64) -> int:
     """Mark the nodes (bound events) on all paths to `node`: write the number `mark` into marks int64[nodes].
 
-    A node without a row is a union of two paths: its second previous node, in NODE_STATE, is visited later and waits on
-    the stack. Returns: the weight of the newly marked nodes (1 for each and the weights of their events), which
-    measures the memory of a run; -1 if the stack, int64[*, 3], is too short.
+    A node without a row is a union of two paths. Its second previous node, in NODE_STATE, waits on the stack and is
+    visited later. Returns: the weight of the newly marked nodes, which is 1 for each plus the weights of their events;
+    -1 if the stack, int64[*, 3], is too short.
     """
-    count, top = 0, 0
+    count, top = 0, 0  # the weight; the nodes on the stack
     while True:
         while node >= 0 and marks[node] != mark:
             marks[node] = mark
@@ -131,13 +131,13 @@ def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, coun
 def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head: int, end: int, weights: Int64) -> int:
     """Evict the oldest runs in rows [head, end) if the nodes of all weigh more than the limit; return the weight left.
 
-    A node is a bound event; it weighs 1, or more if its event has long texts. The youngest runs that together weigh
-    half the limit stay, so that the next eviction is not soon; the youngest may weigh all of it. A marked node is
-    shared with a younger run and not weighed again. Returns -1 if the stack is too short.
+    A node is a bound event; it weighs 1, or more if its event has long texts. The youngest runs stay, as many as
+    weigh half the limit together, so that the next eviction is not soon. The youngest run may weigh the whole limit. A
+    node with this `mark` belongs to a younger run too, and is not weighed again. Returns -1 if the stack is too short.
     """
     runs, limit, heap = work.runs, rule.words[y.R_NODES_MAX], scratch.picked
     runs_count = _heap_of(runs, head, end, _YOUNGEST, heap)  # entries: minus the age, with the row in the last bits
-    count, weight_left, runs_left = int64(0), int64(0), int64(0)
+    count, weight_left, runs_left = int64(0), int64(0), int64(0)  # count: the weight so far
     for younger_count in range(runs_count):
         run_weight = _visit(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.stack, weights)
         if run_weight < 0:
@@ -145,7 +145,7 @@ def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head:
         count += run_weight
         if count <= limit // 2 or (younger_count == 0 and count <= limit):
             weight_left, runs_left = count, younger_count + 1
-        heap[0] = heap[runs_count - 1 - younger_count]
+        heap[0] = heap[runs_count - 1 - younger_count]  # remove the first entry, which is done
         _sink(heap, 0, runs_count - 1 - younger_count)
     if count <= limit:
         return count
@@ -161,7 +161,7 @@ def _drop_unused(
 
     A node is a bound event with a link to the previous node; without a row it is a union of two paths, and NODE_STATE
     is the other node. A run without open waits is closed and needs none. Needed nodes are marked with the number
-    `mark`; then marks has their new numbers. Returns -1 if the stack is too short; then no node has moved.
+    `mark`; later marks[k] is the new number of node k. Returns -1 if the stack is too short; then no node has moved.
     """
     runs, nodes, matches, marks = work.runs, work.nodes, work.matches, scratch.marks
     first = room.first_node
@@ -177,8 +177,8 @@ def _drop_unused(
         if marks[k] == mark:
             row, state_or_other, previous = nodes[k, y.NODE_ROW], nodes[k, y.NODE_STATE], nodes[k, y.NODE_PREVIOUS]
             nodes[to, y.NODE_ROW] = row
-            is_new_union = row < 0 and state_or_other >= first
-            nodes[to, y.NODE_STATE] = marks[state_or_other] if is_new_union else state_or_other
+            other_has_moved = row < 0 and state_or_other >= first
+            nodes[to, y.NODE_STATE] = marks[state_or_other] if other_has_moved else state_or_other
             nodes[to, y.NODE_PREVIOUS] = marks[previous] if previous >= first else previous
             marks[k] = to  # the node's new number
             to += 1
@@ -201,7 +201,7 @@ def limit_nodes(
     A node is a bound event; weights int64[rows] are added for events with long texts. Runs may share a node: a marked
     one is not weighed again. A mark is a negative number that no other call uses, so marks are never cleared. Evicted
     runs lose their waits. Returns the counts (full_array is FULL_MARKS or FULL_STACK if one is too short), and the
-    room: at which numbers of nodes to weigh and drop next. Cost: O(nodes of the runs), sometimes O(nodes in use).
+    room: the numbers of nodes at which to weigh and drop next. Cost: O(nodes of the runs), sometimes O(nodes in use).
     """
     if scratch.marks.shape[0] < work.nodes.shape[0]:
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_MARKS), room
@@ -211,8 +211,8 @@ def limit_nodes(
     if weight_left >= 0 and used > drop_at:  # many nodes: drop the unused ones
         cursor[y.CURSOR_MARK] -= 1
         used = _drop_unused(work, scratch, cursor[y.CURSOR_MARK], head, counts, room, weights)
-        drop_at = used + (used - room.first_node) + limit  # then the key's nodes have doubled
+        drop_at = used + (used - room.first_node) + limit  # when the key's nodes have doubled, and by the limit more
     if weight_left < 0 or used < 0:
         return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_STACK), room
-    room = KeyRoom(room.first_node, room.first_match, used + limit - weight_left, drop_at)
+    room = KeyRoom(room.first_node, room.first_match, used + limit - weight_left, drop_at)  # more may exceed the limit
     return Counts(counts.runs, used, counts.matches, y.NOT_FULL), room

@@ -122,13 +122,13 @@ def advance_rules(
 ) -> int:  # fmt: skip
     """Advance each rule over the new events and process deadlines up to the watermark (ms, UTC).
 
-    A plain rule (R_PLAIN: its waits are relaxed, without guards or time bounds) has a faster matcher, plain.py.
-    `shared` are starts: events that start several rules. output.rules gets the rule of each row of output.runs, and
-    output.counters the amount that each rule has added to the counters. Returns: NOT_FULL when all is done, otherwise
-    the array to enlarge before the next call, which resumes.
+    A plain rule (R_PLAIN) has only relaxed waits, without guards or time bounds, and a faster matcher, plain.py. The
+    events `shared` may start runs of several rules. output.rules gets the rule of each row of output.runs, and
+    output.counters the amount that each rule adds to each counter. Returns: NOT_FULL when all is done, otherwise the
+    array that the caller enlarges; the next call then resumes at the cursor.
     """
     queued = _next_rule(program, events, runs, work, scratch, output)
-    while queued >= 0:
+    while queued >= 0:  # the number of events that the rule may react to; -1 if no rule is left
         number = output.cursor[y.CURSOR_RULE]
         words, inputs = program.rules[number], _input(program, number, queued, runs, scratch)
         rule = Rule(program.image, words)
@@ -164,22 +164,22 @@ def follow_prefix(
 ) -> None:
     """Fill the expiry of new events: the latest expiry of the runs that would take them.
 
-    For each step of the prefix, the kernel computes the time until which some run may wait for its event. A start opens
-    the steps after it. An event that a step waits for opens the next steps, and closes the step where a run takes only
-    one event. This covers more than the runs of any single rule: a rule may have lost its run to a match, or count the
-    events that it waits for. Shapes: steps int64[n, 4]; columns int64[C, N] of the event table; `events` are retained
-    and new ones; waits and entered int64[n] are scratch. A retained event keeps its expiry. A new event has NOT_TAKEN,
-    and keeps it if no run waits for it. `within` is the prefix's window in ms. Cost: O(events x steps² + runs x steps).
+    A prefix is the first conditions of patterns, as far as rules share them. A step is a state of the prefix, the bit
+    of the condition that the state waits for, the next state, and 1 if the wait ends when a run takes an event. For
+    each step s, waits[s] is the time until which some run may take an event. The kernel follows all possible runs and
+    the stored `runs` of single rules; a rule may really have fewer. A new event has the expiry NOT_TAKEN, and keeps it
+    if no run waits for it. A retained event keeps its expiry. Shapes: steps int64[n, 4]; columns int64[C, N] of the
+    event table; waits and entered int64[n] are scratch. `within` is in ms. Cost: O(events x steps² + runs x steps).
     """
     run_index = 0
     keys, rows = events.keys, events.rows
     for i in range(rows.shape[0]):
         if i == 0 or keys[i] != keys[i - 1]:
-            waits[:] = _NEVER
+            waits[:] = _NEVER  # no run of this key waits yet
         while run_index < runs.keys.shape[0] and runs.keys[run_index] <= keys[i]:
             if runs.keys[run_index] == keys[i]:
                 if runs.rows[run_index] >= rows[i]:
-                    break
+                    break  # this run waits only for later events
                 _enter(steps, runs.nfa_states[run_index], runs.expiry[run_index], waits)
             run_index += 1
         time = columns[y.COLUMN_TIME, rows[i]]
@@ -187,15 +187,15 @@ def follow_prefix(
         entered[:] = _NEVER
         for s in range(steps.shape[0]):
             if (events.masks[i] >> steps[s, STEP_BIT]) & 1 == 0:
-                continue
-            begins = steps[s, STEP_STATE] == 0
+                continue  # the event does not satisfy the step's condition
+            begins = steps[s, STEP_STATE] == 0  # the event begins a run
             ends = min(_FOREVER, time + within) if begins else waits[s]
-            if ends > time:
+            if ends > time:  # some run may take the event
                 latest_end = max(latest_end, ends)
                 _enter(steps, steps[s, STEP_TARGET], ends, entered)
                 if steps[s, STEP_ENDS] != 0:
-                    waits[s] = _NEVER
+                    waits[s] = _NEVER  # the runs go on to the next state
         for s in range(steps.shape[0]):
-            waits[s] = max(waits[s], entered[s])
-        if events.expiry[i] == _NEVER:
+            waits[s] = max(waits[s], entered[s])  # runs that took this event wait for later ones
+        if events.expiry[i] == _NEVER:  # a new event
             events.expiry[i] = latest_end

@@ -31,7 +31,7 @@ def simple_condition_holds(image: Int64, wait: int, events: Events, row: int, ru
 
     Its operator, in the rule's compiled image, is a comparison (SIMPLE_LT, LE, GT, GE, EQ or NE, ascending numbers),
     plus 8 (SIMPLE_FLOAT) for floats, plus 16 (SIMPLE_OR_NULL) if it also holds where the bound event's field is null.
-    Otherwise it is False if a side is null. Shapes: runs int64[*, W].
+    In all other cases a null makes it False. Shapes: runs int64[*, W].
     """
     bound = runs[run, y.RUN_HEADER + image[wait + y.W_SIMPLE_REGISTER]]
     column, other = image[wait + y.W_SIMPLE_COLUMN], image[wait + y.W_SIMPLE_OTHER]
@@ -83,7 +83,7 @@ def condition_holds(image: Int64, wait: int, events: Events, row: int, work: Wor
 def gaps_allow(
     image: Int64, first: int, end: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64
 ) -> int:
-    """Check an event's time by bounds of the compiled rules, image[first:end]: 1 in time, 0 too early, -1 too late."""
+    """Compare an event's time with the bounds image[first:end] of a rule: 1 is in time, 0 too early, -1 too late."""
     verdict = 1
     for b in range(first, end, y.BOUND_WIDTH):
         register = image[b + y.B_REGISTER]
@@ -91,7 +91,7 @@ def gaps_allow(
             base = nodes[runs[run, y.RUN_NODE], y.NODE_ROW]
         else:
             base = runs[run, y.RUN_HEADER + register]  # the row of an earlier event; registers follow the run's header
-        gap = columns[y.COLUMN_TIME, row] - columns[y.COLUMN_TIME, base]
+        gap = columns[y.COLUMN_TIME, row] - columns[y.COLUMN_TIME, base]  # must be in [B_MIN, B_MAX)
         if gap >= image[b + y.B_MAX]:
             return -1
         if gap < image[b + y.B_MIN]:
@@ -101,12 +101,12 @@ def gaps_allow(
 
 @bare
 def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, row: int, work: Work, run: int) -> bool:
-    """Return True if a guard (a condition on events that must not come) closes the wait because of the event.
+    """Return True if a guard (a condition on events that must not come) closes the wait because of the event in `row`.
 
-    A wait is a transition that the run may still make, an offset in the image (the compiled rules); `waits` are the
-    bits of all open ones. `before` chooses the guards that apply before the transition, otherwise the others.
-    GUARD_GREEDY closes the wait that leaves a greedy loop. GUARD_FREES closes nothing: it sets a flag of the run that
-    ends this greed.
+    A wait is a transition that the run may still make, given by its offset in the image (the compiled rules). `waits`
+    has a bit for each open wait of the run. `before` selects the guards that are tested before the wait takes the
+    event, otherwise the others. GUARD_GREEDY: while a loop is greedy, an event that repeats the loop closes the wait
+    that leaves the loop. GUARD_FREES closes nothing: its stop event ends the greed, and sets a flag of the run.
     """
     for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
         moment = image[g + y.G_MOMENT]
@@ -124,8 +124,8 @@ def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, r
                 continue  # too early or too late
         predicate = image[g + y.G_PREDICATE]
         if predicate >= 0 and not bit(events.bitmaps, predicate, row - events.first_row):
-            continue
-        if image[g + y.G_CODE] < 0 or code_holds(image, g + y.G_CODE, events, row, work, run):
+            continue  # the event does not satisfy the guard's condition
+        if image[g + y.G_CODE] < 0 or code_holds(image, g + y.G_CODE, events, row, work, run):  # -1: no more to test
             if moment != y.GUARD_FREES:
                 return True
             if run > 0:  # the start run keeps no flags
@@ -150,17 +150,17 @@ def _float_part(kind: int, old: int, value: int, other: int) -> int:
 def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> int:
     """Return the new content of an aggregate's register.
 
-    `other` is the register that the action names: the number of values; for ACT_FREST the sum before; for offsets the
-    first value, from which they are measured (a standard deviation needs them, to keep its digits).
+    `other` is the content of a second register. For ACT_FREST it is the sum without the value. For offsets (differences
+    from the first value, which a standard deviation needs) it is the first value. Otherwise it counts earlier values.
     """
     has_value = other > 0
-    if kind == y.ACT_HIGH:  # with ACT_LOW a sum of 128 bits: of the values' upper and lower halves
+    if kind == y.ACT_HIGH:  # the sum of upper halves; with ACT_LOW it forms a sum of 128 bits
         return old + (value >> int64(32))
     if kind == y.ACT_LOW:
         return old + (value & int64(0xFFFFFFFF))
     if kind == y.ACT_BASE:  # the first value, which offsets are relative to
         return old if has_value else value
-    if kind >= y.ACT_FREST:  # rounding errors of a sum of floats, and the later kinds, sums of offsets
+    if kind >= y.ACT_FREST:  # the rounding errors of a sum; all later kinds are sums of offsets
         return _float_part(kind, old, value, other)
     if kind == y.ACT_SUM:
         if add_overflows(old, value):
@@ -172,7 +172,7 @@ def _aggregate(kind: int, old: int, value: int, other: int, counters: Int64) -> 
         return min(old, value) if has_value else value
     if kind == y.ACT_MAX:
         return max(old, value) if has_value else value
-    x, z = as_float(old), as_float(value)
+    x, z = as_float(old), as_float(value)  # the other kinds are of floats
     if kind == y.ACT_FSUM:
         return as_bits(x + z) if has_value else value
     if kind == y.ACT_FMIN:
@@ -217,22 +217,22 @@ def _deadline(image: Int64, wait: int, within_ms: int, columns: Int64, runs: Int
 
 @bare
 def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int, nodes: Int64) -> None:
-    """Set the time at which the run must be visited next: the first deadline with an effect, otherwise the last one."""
+    """Set when the run's waits are next examined: at the first deadline with an effect, otherwise at the last one."""
     image = rule.image
     earliest, latest = _FOREVER, -_FOREVER
     wait = image[nfa_state + y.S_WAITS]
-    waits = runs[run, y.RUN_OPEN_WAITS]
+    waits = runs[run, y.RUN_OPEN_WAITS]  # a bit for each wait of the state, 1 if it is open
     while wait < image[nfa_state + y.S_WAITS_END]:
         if waits & 1 != 0:
             ends = _deadline(image, wait, rule.words[y.R_WITHIN_MS], columns, runs, run, nodes)
             latest = max(latest, ends)
-            # The end of an absence is a match, other ends may be time-outs, or release a match that waits for the run.
+            # The end of an absence is a match. Another end may be a time-out, or release a match that is held back.
             matters = rule.words[y.R_TIMEOUTS] != 0 or rule.words[y.R_IN_ORDER] != 0
             if image[wait + y.W_KIND] >= y.WAIT_ABSENCE or matters:
                 earliest = min(earliest, ends)
         waits >>= 1
         wait += y.WAIT_WIDTH
-    runs[run, y.RUN_EXPIRY] = min(earliest, latest)  # a wait whose end has no effect may end unseen
+    runs[run, y.RUN_EXPIRY] = min(earliest, latest)  # waits whose end has no effect may end earlier, unseen
 
 
 @bare
@@ -253,14 +253,14 @@ def close_missed(image: Int64, runs: Int64, run: int, events_seen: int) -> None:
 def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, until: int) -> tuple[bool, bool]:
     """Close the run's waits that end by `until` (ms, UTC). Return if an absence was certain, and if another wait ended.
 
-    A wait is a transition that the run may still make, a bit of RUN_OPEN_WAITS; its end is FOREVER without a window.
-    The end of the input is also FOREVER: then an absence without a window is certain, and other waits without one stay
-    open. FOREVER + 1, for a window that ends by its number of events, closes all waits.
+    An absence is a wait (a possible transition) that succeeds if it ends without a forbidden event. A wait without a
+    window ends at FOREVER. At the end of the input, `until` is FOREVER: then an absence without a window is certain,
+    but other waits without a window stay open. FOREVER + 1 closes all waits, at the end of a window of n events.
     """
     image = rule.image  # the compiled rules
     nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
     absent, ran_out = False, False
-    mask = _ONE
+    mask = _ONE  # the bit of the wait in RUN_OPEN_WAITS
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
         is_open = runs[run, y.RUN_OPEN_WAITS] & mask != 0
         if is_open:
@@ -347,10 +347,10 @@ def accepts(image: Int64, runs: Int64, run: int) -> bool:
 def next_key(columns: Int64, inputs: RuleInput, cursor: Int64, runs: Int64) -> tuple[int, int, int]:
     """Find the next key with queued events or open runs; copy its runs into runs int64[*, W] from row 1 on.
 
-    Returns the key, the index of the first open run after the key's runs, and the rows in use: -1 if they do not fit.
+    Returns: the key; the index of the next key's first run in `inputs`; the rows in use, or -1 if the runs do not fit.
     """
     event_index, run_at = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN]
-    key = _FOREVER
+    key = _FOREVER  # larger than every key
     if event_index < inputs.queue.shape[0]:
         key = columns[y.COLUMN_KEY, inputs.queue[event_index]]
     if run_at < inputs.keys.shape[0]:
