@@ -102,17 +102,17 @@ class Changelog:
         self, topic: str, settings: KafkaSettings, carrier: Carrier,
         report_read: Callable[[int, int], None] = lambda *_: None, job: str = "",
     ) -> None:  # fmt: skip
-        """Begin to copy a store to `topic` by means of the sink `carrier`. `report_read` gets (offsets read, all)."""
+        """Begin to copy a store to `topic`. The sink `carrier` writes to it. `report_read` gets (offsets read, all)."""
         self.topic = topic
         self._settings = settings
         self._carrier = carrier
         self._report_read = report_read
         self._job = job.encode()
         self._progress = _Progress()
-        self._pending: dict[bytes, bytes | None] = {}  # changes for the next delivery; None: the entry is gone
+        self._pending: dict[bytes, bytes | None] = {}  # changes for the next delivery; None removes an entry
         self.pending_bytes = 0
-        self._pending_commits: list[int] = []  # commits whose changes are pending
-        self._delivered_commits: list[int] = []  # in the topic; the next commit deletes their lists of keys.
+        self._pending_commits: list[int] = []  # the commits of these changes
+        self._delivered_commits: list[int] = []  # the topic has them; the next commit deletes their lists of keys
         self._has_identity = False  # True once this process has stored the names of topic and job.
         self._sent_lists: dict[str, int] = {}  # name of a list → number of its parts in the topic
         self._parts_counts: dict[bytes, int] = {}  # store key → parts, of large entries that the topic has in parts
@@ -128,23 +128,23 @@ class Changelog:
         A store that has followed the topic gets the missing entries. Raises: UsageError if the topic is not
         a changelog, or belongs to another job; SourceError, SinkError, StateError.
         """
-        # An open transaction would hide the end of the topic. From here on no other process can write.
+        # An open transaction hides later records, so it is ended. From here on no other process can write to the topic.
         ask_in_time(self._carrier.open)
         end = self.follow(store, lists_folder)
-        progress, self._progress = self._progress, _Progress()  # from now on this process writes
+        progress, self._progress = self._progress, _Progress()  # this process writes from now on
         if progress.committed_ms is None and not progress.is_empty:
             raise self._foreign_topic_error()
-        self._join_parts(store, progress.parts_counts)  # the topic has large entries in several records
+        self._join_parts(store, progress.parts_counts)  # large entries are in several records
         store.sync()
         if progress.committed_ms is not None:
             self._report_read(end, end)  # all has been read
         return progress.committed_ms
 
     def last_head(self) -> Head | None:
-        """Return the last commit in the changelog topic, or None. Raises: SourceError, SinkError, StateError."""
-        ask_in_time(self._carrier.open)  # an open transaction would hide the end of the topic
+        """Return the record of the last commit in the topic, or None. Raises: SourceError, SinkError, StateError."""
+        ask_in_time(self._carrier.open)  # ends an open transaction, which hides later records
         whole, span = self._topic_range(), _LOOK_BACK
-        while True:  # each commit writes its record (`HEAD`) to the topic, and compaction keeps the last one
+        while True:  # compaction keeps the last record with the key `HEAD`: look for it from the end backwards
             start = max(whole.start, whole.end - span)
             entries: dict[bytes, bytes | None] = {}
             for records in read_range(self._settings, replace(whole, start=start)):
@@ -153,7 +153,7 @@ class Changelog:
             head = self._entry(HEAD, entries)
             if head is not None or start == whole.start:
                 return None if head is None else parse_head(head)
-            span *= _LOOK_BACK_MORE
+            span *= _LOOK_BACK_MORE  # not found: look further back
 
     def _entry(self, key: bytes, entries: Mapping[bytes, bytes | None]) -> bytes | None:
         """Return the whole value of a key; None if `entries` lack it or one of its parts."""
@@ -180,7 +180,7 @@ class Changelog:
                     batch.delete(key)
                 else:
                     batch.put(key, value)
-                if value is not None and value.startswith(_IN_PARTS):  # a large entry: its parts have other keys
+                if value is not None and value.startswith(_IN_PARTS):  # a large entry, whose parts have other keys
                     progress.parts_counts[key] = self._parts_count_of(value)
                 else:
                     progress.parts_counts.pop(key, None)
@@ -191,7 +191,7 @@ class Changelog:
             store.write(batch)
             progress.offset = records.column("offset")[-1].as_py() + 1
             self._report_read(progress.offset, offset_range.end)
-        progress.offset = offset_range.end
+        progress.offset = offset_range.end  # the last offsets may be ends of transactions, not records
         return offset_range.end
 
     def _parts_count_of(self, marked: bytes) -> int:
@@ -224,19 +224,19 @@ class Changelog:
         store.delete_range(_PARTS)
 
     def resume(self, store: DurableStore, lists: ListStore) -> None:
-        """Continue a store that has commits: copy all of it to an empty topic, and collect the changes not sent yet.
+        """Continue a store that has commits: copy it if the topic is empty, and collect the changes that were not sent.
 
         Raises: UsageError for a topic with other contents; SinkError, SourceError, StoreError.
         """
-        ask_in_time(self._carrier.open)
+        ask_in_time(self._carrier.open)  # ends a transaction that an earlier process left open
         for key, value in store.scan(_PARTS_COUNTS):  # in how many parts the topic has a large entry
             (self._parts_counts[split_key(key).item],) = _LENGTH.unpack(value)
         if next(read_range(self._settings, self._topic_range(), rows_max=1), None) is None:
-            # The store is marked first: if the job ends in between, the next start finds the topic empty again.
+            # The store first notes its topic. After a crash before the copy, the next start finds an empty topic again.
             store.put(_TOPIC, self.topic.encode())
             store.sync()
             list_entries = chain.from_iterable(self._list_entries(lists, name) for name in lists.names())
-            counts = WriteBatch()
+            counts = WriteBatch()  # in how many parts the topic has large entries
             store_entries = chain.from_iterable(
                 self._split_large({key: value}, counts).items()
                 for key, value in store.scan(ALL_KEYS)
@@ -248,13 +248,13 @@ class Changelog:
             raise self._foreign_topic_error()
         elif store.get(_JOB) not in (None, self._job):
             raise self._other_job_error(store.get(_JOB) or b"")
-        keys: dict[bytes, None] = {}
+        keys: dict[bytes, None] = {}  # each key once, in order
         for key, value in store.scan(_CHANGED):  # for each commit that was not sent: the keys of its changes
             self._pending_commits.append(_NUMBER.unpack(split_key(key).item)[0])
             keys.update(dict.fromkeys(_unpack_keys(value)))
-        # The store has large entries whole: None removes the key of a part, `_split_large` adds the present parts.
+        # The store has no parts: their keys get None, which removes them. `_split_large` then adds the present parts.
         changes = dict(zip(keys, store.multi_get(list(keys)), strict=True))
-        self._add_pending(self._split_large(changes, WriteBatch()))
+        self._add_pending(self._split_large(changes, WriteBatch()))  # the store has these counts already
 
     def _foreign_topic_error(self) -> UsageError:
         return UsageError(f"topic {self.topic} has something in it and is no changelog of this job; give an empty one")
@@ -284,14 +284,14 @@ class Changelog:
                 changes[key] = value
                 batch.put(key, value)
         for delivered in self._delivered_commits:
-            batch.delete(_commit_key(delivered))  # its list of keys, which no start needs any more
+            batch.delete(_commit_key(delivered))  # its list of keys, because the topic has the changes
         self._delivered_commits = []
         batch.put(_commit_key(commit_number), _pack_keys(changes))
         self._pending_commits.append(commit_number)
         names = set(lists.names())
         for name in names - self._sent_lists.keys():  # new lists; a list never changes under its name
             changes.update(self._list_entries(lists, name))
-        for name in self._sent_lists.keys() - names:
+        for name in self._sent_lists.keys() - names:  # removed lists
             changes.update((_list_key(name, part), None) for part in range(self._sent_lists.pop(name)))
         self._add_pending(changes)
 
@@ -310,17 +310,17 @@ class Changelog:
         self._delivered_commits += commits
 
     def _split_large(self, changes: dict[bytes, bytes | None], counts: WriteBatch) -> dict[bytes, bytes | None]:
-        """Replace large entries by parts that fit into a record, and remove older parts. `counts` gets their number."""
+        """Divide large entries into parts that fit into a record. Remove older parts. `counts` gets their numbers."""
         large = {key: value for key, value in changes.items() if value and len(value) > CHANGELOG_PART_BYTES}
         for key in [*large, *(self._parts_counts.keys() & changes.keys() - large.keys())]:  # large now or before
             data, parts_before = large.get(key, b""), self._parts_counts.pop(key, 0)
-            count = -(-len(data) // CHANGELOG_PART_BYTES)
-            if count:
+            count = -(-len(data) // CHANGELOG_PART_BYTES)  # of parts, rounded up; 0: the entry is small or gone now
+            if count:  # in place of its value, the entry gets a mark with this number
                 changes[key], self._parts_counts[key] = _PARTS_VALUE.pack(_IN_PARTS, _PARTS_FORMAT, count), count
                 counts.put(_parts_count_key(key), _LENGTH.pack(count))
             else:
                 counts.delete(_parts_count_key(key))
-            for part in range(max(count, parts_before)):
+            for part in range(max(count, parts_before)):  # None removes a part that is not needed any more
                 start = part * CHANGELOG_PART_BYTES
                 changes[_part_key(key, part)] = data[start : start + CHANGELOG_PART_BYTES] if part < count else None
         return changes
@@ -385,7 +385,7 @@ def _write_list_part(folder: Path, key: bytes, value: bytes | None) -> None:
         raise StateCorruptError(f"a changelog names part {part} of the list {name!r}, which no job writes")
     path = path_inside(folder, ListStore(folder).path(name).name)
     if value is None:
-        path.unlink(missing_ok=True)  # each part of a list that is gone says so; one suffices
+        path.unlink(missing_ok=True)  # each part of a removed list says so; the first one is enough
         return
     folder.mkdir(parents=True, exist_ok=True)
     with path.open("r+b" if path.exists() else "wb") as file:
@@ -419,7 +419,7 @@ def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Ch
     embedded, servers = settings.embedded, settings.kafka.bootstrap_servers
     if embedded.changelog is None:
         return None
-    carrier = sinks[-1] if sinks else None
+    carrier = sinks[-1] if sinks else None  # its transactions also write the changelog
     if settings.job.checkpoint is None or embedded.store != "rocksdb":
         raise UsageError("--changelog needs --checkpoint, and --store rocksdb: it has what commits change there")
     if servers is None or not isinstance(carrier, KafkaTransactionSink):
@@ -430,7 +430,7 @@ def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Ch
     topic = embedded.changelog if embedded.groups is None else f"{embedded.changelog}-{embedded.groups}"
     kafka = kafka_client(settings)
     Topic(servers, topic, kafka.client_options).create({"max.message.bytes": str(CHANGELOG_RECORD_BYTES_MAX)})
-    printed_s = time.monotonic()
+    printed_s = time.monotonic()  # when the last line about reading was printed
 
     def tell(done: int, whole: int) -> None:
         nonlocal printed_s

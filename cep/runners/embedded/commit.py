@@ -153,14 +153,14 @@ class Commits:
     ) -> None:  # fmt: skip
         """Open the store: of the last commit on this disk, or of the newest whole checkpoint (a copy), or an empty one.
 
-        `on_step` gets the name of each step of a start or a commit before it. `on_failed` gets the reason if
+        `on_step` is called before each step of a start or a commit, with its name. `on_failed` gets the reason if
         a checkpoint fails and the job continues. Raises: UsageError, StateError.
         """
         self._settings = settings
         self._is_in_memory = settings.backend == "memory"
         self._lock = ExitStack()  # on the job's folder
         self.refused: tuple[str, ...] = ()  # checkpoints that could not be used
-        self.from_checkpoint_ms: int | None = None  # of the restored commit (ms UTC), if sinks may have later alerts
+        self.from_checkpoint_ms: int | None = None  # when the store was copied (ms UTC), if sinks may have later alerts
         self._on_step = on_step
         self._changelog = changelog  # copies the store to a Kafka topic
         self._numbers = Numbers()  # the last commit's number, and the store's random name
@@ -188,19 +188,19 @@ class Commits:
     def _open(
         self, folder: Path, on_checkpoint: Callable[[int], None], on_failed: Callable[[StoreError], None]
     ) -> tuple[DurableStore, CheckpointCopies]:
-        """Open the store. If it is an older copy, set `from_checkpoint_ms`: `resume` asks sinks for later alerts."""
+        """Open the store. If sinks may have later alerts, set `from_checkpoint_ms`, so that `resume` asks for them."""
         # Step R1 of a start (module docstring): open.
         self._on_step("R1")
         settings = self._settings
-        (folder / DELIVERED).unlink(missing_ok=True)  # the file says that the last process ended in order
+        (folder / DELIVERED).unlink(missing_ok=True)  # the file says that all alerts are delivered
         opened = open_store(settings, folder, self._changelog)
-        self.head, self.refused, restored = opened.head, opened.refused, opened.restored  # refused: unusable copies
-        # A store in memory commits with a checkpoint: if the newest one could be used, no sink has later alerts.
+        self.head, self.refused, restored = opened.head, opened.refused, opened.restored  # refused: damaged copies
+        # With a store in memory, alerts wait for a checkpoint. If the newest one is used, no sink has later alerts.
         if restored is not None and (not self._is_in_memory or restored.refused):
             self.from_checkpoint_ms = restored.manifest.created_ms
         if opened.replayed_ms is not None:  # the store was read from the changelog, up to that time
             self.from_checkpoint_ms = opened.replayed_ms
-        # A lineage is a random name of a store. A restored one gets a new name: another process may have continued.
+        # A lineage is the random name of a store. A copy gets a new name, because the old store may still be in use.
         is_continued = self.head is not None and restored is None and opened.replayed_ms is None
         self._numbers.lineage = self.head.lineage if self.head is not None and is_continued else uuid.uuid4().hex
         checkpoints = Checkpoints(
@@ -223,12 +223,12 @@ class Commits:
                 "a savepoint and restore it with the key groups of each process"
             )
         engine.restore()
-        numbers.base, numbers.last, self.batch_id = head.base, head.number, head.batch_id
+        numbers.base, numbers.last, self.batch_id = head.base, head.number, head.batch_id  # sinks get base + number
         self.totals.clear()
         self.totals.update(current_names(head.totals))
         if self._changelog is not None:
             self._changelog.resume(self.store, self.lists)
-        positions = self.deliveries.requeue_stored(outlets, head, self.store)
+        positions = self.deliveries.requeue_stored(outlets, head, self.store)  # up to which commit each sink has all
         # Step R2 of a start: deliver again what a sink may lack.
         self._on_step("R2")
         if self.from_checkpoint_ms is None:
@@ -237,7 +237,7 @@ class Commits:
             # Step R3: the state is older than the sinks, so they are asked for the alerts that they got since.
             self._on_step("R3")
             newest = self.deliveries.recall_later(positions, head, self.from_checkpoint_ms)
-            numbers.last = max(numbers.last, newest)
+            numbers.last = max(numbers.last, newest)  # sinks have seen the numbers up to `newest`
         # Step R4: the sources continue after the positions of the commit.
         self._on_step("R4")
         sources.seek(head.positions, head.topic_ids)
@@ -245,18 +245,18 @@ class Commits:
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
         """Write a commit, and start its sync to the disk and its deliveries in the background. Raises: StoreError.
 
-        Returns: False for no commit: without a folder, and in memory while a checkpoint is being copied.
+        Returns: False if it cannot commit: without a folder, or while a store in memory is still being copied.
         """
         checkpoints, deliveries = self.checkpoints, self.deliveries
         if checkpoints is None or (self._is_in_memory and checkpoints.futures):
             return False
-        self._log.finish(wait=True)  # of the commit before
+        self._log.finish(wait=True)  # the sync of the commit before
         # Step 2 of a commit: write.
         self._on_step("2")
         number, batch = self._numbers.last + 1, WriteBatch()
         engine.save(batch, number)
         deliveries.save(batch, number, outlets, self.store)
-        starting, sink_positions = deliveries.plan(number)
+        starting, sink_positions = deliveries.plan(number)  # the deliveries that this commit starts
         head = Head(
             number, self._numbers.base, self._numbers.lineage, engine.groups, dict(self.totals), sources.positions(),
             sink_positions, self.batch_id, sources.topic_ids(),
@@ -321,8 +321,8 @@ class Commits:
             return
         self._drain(engine, sources, outlets, deadline_s=None, while_waiting=while_waiting)
         if not self._is_in_memory:  # the commits of a store in memory are checkpoints
-            self.finish(wait=True)  # of an earlier checkpoint, which may still be copied
-            self.checkpoint(engine)
+            self.finish(wait=True)  # an earlier checkpoint may still be copied
+            self.checkpoint(engine)  # begins the last checkpoint
             self.finish(wait=True)
         self._is_all_delivered = True
 
@@ -335,14 +335,14 @@ class Commits:
         if self.checkpoints is None:  # a job without a folder does not commit
             return True
         deadline_s = time.monotonic() + wait_s
-        is_over = self._drain(engine, sources, outlets, deadline_s)
+        is_over = self._drain(engine, sources, outlets, deadline_s)  # all is delivered
         self._log.finish(wait=True)
         if is_over and not self._is_in_memory:  # the commits of a store in memory are checkpoints
             self.checkpoint(engine)
-            is_over = not wait(self._futures(), max(0.0, deadline_s - time.monotonic())).not_done
+            is_over = not wait(self._futures(), max(0.0, deadline_s - time.monotonic())).not_done  # and copied
             self.finish(wait=False)
         self._is_all_delivered = is_over
-        if not is_over:  # clients in the middle of a write must not be closed
+        if not is_over:  # a client that is in the middle of a write must not be closed
             outlets.left_unfinished.set()
         return is_over
 
@@ -352,7 +352,7 @@ class Commits:
     ) -> bool:  # fmt: skip
         """Commit everything; then deliver it to each sink as fast as the sink accepts it, at most until the deadline.
 
-        Returns: whether all sinks have all alerts. Raises: SinkError, StoreError; SinkAwayError without a deadline.
+        Returns: whether all sinks have all alerts. Raises: SinkError, StoreError; without a deadline SinkAwayError.
         """
         is_committed = False
         while True:
@@ -363,9 +363,9 @@ class Commits:
                     raise
             # A delivery starts with a commit: commit again if alerts wait and the earlier delivery is over.
             if not is_committed or self.deliveries.needs_commit:
-                is_committed = self.begin(engine, sources, outlets) or is_committed  # False: a checkpoint is copied
+                is_committed = self.begin(engine, sources, outlets) or is_committed  # False: a copy still runs
             futures = self._futures()
-            if is_committed and not futures:
+            if is_committed and not futures:  # nothing is on its way
                 return self.deliveries.is_over
             wait_s = None if deadline_s is None or not is_committed else deadline_s - time.monotonic()
             if wait_s is not None and wait_s <= 0:
@@ -381,15 +381,15 @@ class Commits:
     def close(self) -> None:
         """Wait for background work unless a sink hangs, close the store, and note in the folder if all is delivered."""
         folder, checkpoints = self._settings.folder, self.checkpoints
-        waits = self._is_all_delivered is not False  # False: sinks hang; None: an error
+        waits = self._is_all_delivered is not False  # False: a sink hangs; None: an error
         self._log.close()
         self.deliveries.close(wait=waits)
         if checkpoints is not None and waits:
             checkpoints.close()
-        with suppress(StateError):  # a full disk, which was reported before; commits are stored
+        with suppress(StateError):  # a full disk, which was reported before; the commits are safe
             self.store.close()
         if folder is not None and checkpoints is not None and checkpoints.last is not None and self._is_all_delivered:
-            with suppress(OSError):  # a savepoint, which reads the file, asks for another run then
+            with suppress(OSError):  # without the file, `cep job savepoint` asks for another run
                 replace_file(folder / DELIVERED, str(checkpoints.last.number).encode())
         self._lock.close()
 

@@ -59,12 +59,12 @@ class Head:
     """The entry of a commit: its number, and the positions of sources and sinks."""
 
     number: int
-    base: int  # added to `number` for sinks, whose numbers go on though a restored job counts from 0
-    lineage: str  # names the store from its creation on
+    base: int  # sinks get `base + number`: their numbers go on, though a restored job counts from 0
+    lineage: str  # the random name of the store
     groups: range  # the key groups of the process
     totals: Mapping[str, int]  # counters of the whole job
-    positions: Mapping[str, Mapping[str, int]]
-    lanes: Mapping[str, SinkPosition] = field(default_factory=dict)  # of each sink; "": of all, in an earlier build
+    positions: Mapping[str, Mapping[str, int]]  # up to where the sources were read
+    lanes: Mapping[str, SinkPosition] = field(default_factory=dict)  # by sink; "": of all, in an earlier build
     batch_id: int = 0  # of the next micro-batch
     topic_ids: Mapping[str, str] = field(default_factory=dict)  # of the topics in `positions`
 
@@ -83,7 +83,7 @@ def read_head(store: KeyedStore) -> Head | None:
 
 
 def parse_head(data: bytes) -> Head:
-    """Parse the head of a commit (its entry), also an earlier build's. Raises: StateCorruptError, StateFormatError."""
+    """Parse the entry that describes a commit, also of earlier builds. Raises: StateCorruptError, StateFormatError."""
     head = _json(data)
     try:
         return Head(
@@ -95,10 +95,10 @@ def parse_head(data: bytes) -> Head:
             head["positions"],
             {name: SinkPosition(*fields_of_sink) for name, fields_of_sink in head["lanes"].items()}
             if "lanes" in head  # the positions of sinks, by name
-            # An earlier build had one position for all sinks, and still earlier ones lacked places.
+            # Earlier builds stored one position for all sinks, and the first ones stored no places in the sinks.
             else {"": SinkPosition(-1, head["delivery"], last=head["delivery"], places=head.get("places", ()))},
-            head.get("batch_id", 0),  # an earlier build began to count with each start
-            head.get("topic_ids", {}),  # an earlier build stored the names of topics alone
+            head.get("batch_id", 0),  # an earlier build counted from 0 after each start
+            head.get("topic_ids", {}),  # an earlier build did not store the ids of topics
         )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"the last commit cannot be read ({error!r}); restore a checkpoint") from error

@@ -26,7 +26,7 @@ class CheckpointCopies:
         self, checkpoints: Checkpoints, settings: StoreSettings, numbers: Numbers, totals: Counter[str],
         on_failed: Callable[[StoreError], None],
     ) -> None:  # fmt: skip
-        """`numbers` (of the last commit) change with each commit. `totals` and `on_failed` are told of each failure."""
+        """Begin without copies. `numbers`: of the last commit. `totals` counts failures, `on_failed` gets each."""
         self._checkpoints = checkpoints
         self._is_in_memory = settings.backend == "memory"  # then a failed checkpoint ends the job
         self.interval_s = settings.checkpoint_ms / 1_000
@@ -34,7 +34,7 @@ class CheckpointCopies:
         self._totals = totals
         self._on_failed = on_failed
         self._copying: tuple[int, Future[Published]] | None = None  # the checkpoint under way: its commit, its end
-        self._checkpointed_commit = -1  # the commit in the last checkpoint; -1: this process has made none
+        self._checkpointed_commit = -1  # the number of the commit in the last checkpoint; -1: none yet
         self._began_s = time.monotonic()  # when the last checkpoint began
         self._uncopied_since_s: float | None = None  # when the first commit came that no checkpoint has
         self.last: Published | None = None
@@ -84,12 +84,12 @@ class CheckpointCopies:
         except StoreError as error:
             if self._is_in_memory:
                 raise
-            self.last, self.error = None, error  # only reported: the commits are on this disk
+            self.last, self.error = None, error  # only reported, because the commits are on this disk
             self._totals["checkpoints_failed"] += 1
             self._on_failed(error)
         else:
             self._checkpointed_commit, self.error = commit_number, None
-            self._uncopied_since_s = self._began_s if self.lacks_commits else None  # later commits, if any
+            self._uncopied_since_s = self._began_s if self.lacks_commits else None  # later commits came after that
 
     def close(self) -> None:
         """Wait for the checkpoint that is being copied."""

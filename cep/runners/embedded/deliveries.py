@@ -81,14 +81,14 @@ class Deliveries:
 
     def requeue_stored(self, outlets: Outlets, head: Head, store: KeyedStore) -> dict[str, SinkPosition]:
         """Queue the alerts in the store again for the sinks that lack them. Return the stored position of each sink."""
-        positions = self._open_queues(outlets, head.lanes, store)  # lanes: positions, by sink
+        positions = self._open_queues(outlets, head.lanes, store)  # lanes: how far each sink has all
         names = [queue.name for queue in self.queues if queue.outlet.takes_alerts]
-        self._recalled_ids = RecalledIds.stored(store, names)  # alerts that sinks have from before a restore
+        self._recalled_ids = RecalledIds.stored(store, names)  # alerts that sinks got before a restore
         for commit, outgoing in Outgoing.stored(store).items():
             sinks_count = 0
             for queue in self.queues:
                 position = positions[queue.name]
-                if commit > position.position:
+                if commit > position.position:  # the sink lacks this commit
                     sinks_count += queue.add(commit, outgoing, position.since_ms)
             if sinks_count:
                 self.undelivered.add(commit, outgoing, sinks_count)
@@ -116,12 +116,12 @@ class Deliveries:
     def _open_queues(
         self, outlets: Outlets, stored: Mapping[str, SinkPosition], store: KeyedStore
     ) -> dict[str, SinkPosition]:
-        """Make a queue for each outlet (sink), report alerts left for removed sinks. Return the sinks' positions."""
+        """Make a queue for each sink. Report alerts that wait for removed sinks. Return how far each sink has all."""
         queues, gone = open_queues(outlets.all, stored, self._numbers.last, has_changelog=self._changelog is not None)
-        for queue in self.queues:  # of earlier outlets, to which all is delivered
+        for queue in self.queues:  # of earlier sinks, which have got all output
             queue.close(wait=False)
         self.queues, self._outlets = [queue for queue, _ in queues], outlets
-        for name in sorted(gone):  # removed sinks
+        for name in sorted(gone):  # of the removed sinks
             left = [item for commit, item in Outgoing.stored(store).items() if commit > stored[name].position]
             if left:
                 outlets.abandoned(name, sum(item.alerts.num_rows for item in left))
@@ -165,7 +165,7 @@ class Deliveries:
     ) -> None:  # fmt: skip
         """Start the delivery of commits to a sink in the background, after `waits`. A sink ignores a repeated `number`.
 
-        With a `changelog` the sink is Kafka: one transaction has the alerts and the changes of the store.
+        With a `changelog` the sink is Kafka: its transaction has the alerts, if any, and the changes of the store.
         """
         items, outlets = [self.undelivered.commits[commit] for commit in commits], self._outlets
         entries, changed_commits = ([], ()) if changelog is None else changelog.take_pending()
@@ -178,7 +178,7 @@ class Deliveries:
                 changelog.add_to_next_write(entries)
             self._deliver(outlets, queue, items, number)
             sink_position = queue.outlet.sink.place() if isinstance(queue.outlet.sink, RecallingSink) else ""
-            return [sink_position] if sink_position else []  # a restored job asks for alerts after it
+            return [sink_position] if sink_position else []  # a restored job asks for the alerts after it
 
         queue.begin(number, commits[-1] if commits else number, deliver, changed_commits)  # none: changes alone
 

@@ -79,8 +79,8 @@ class StoredLastAlerts(suppression.LastAlerts):
             if last_alert is None:
                 batch.delete(_fired_key(*rule_and_key))
             else:
-                fired_ms, suppress_ms, severity_rank, measure = last_alert  # measure: `escalate` reads it
-                # The complement is negative and marks this form: builds up to 0.2.0 wrote the first two numbers alone.
+                fired_ms, suppress_ms, severity_rank, measure = last_alert  # measure: for `escalate`
+                # `~` makes a number negative, to mark this form. Builds up to 0.2.0 wrote only two, without `~`.
                 value = _VALUES.pack(fired_ms, ~suppress_ms, severity_rank, measure)
                 batch.put(_fired_key(*rule_and_key), value + rule_and_key[1].encode())
 
@@ -92,7 +92,7 @@ class StoredLastAlerts(suppression.LastAlerts):
                 last_alert, size = _unpack_last_alert(data)
                 fired[split_key(raw).name.decode(), data[size:].decode()] = last_alert
             self.put(fired)
-            self.changed()  # forget that they are new
+            self.changed()  # forgets that they are new
         except (struct.error, TypeError, ValueError) as error:
             raise StateCorruptError(f"who was alerted cannot be read ({error!r}); restore a checkpoint") from error
 
@@ -145,7 +145,7 @@ class Engine:
         self, job: Job, initial: tuple[bytes, ...], store: DurableStore, workers: Workers,
         lists: ListStore | None = None,
     ) -> None:  # fmt: skip
-        """Begin without keyed state. `initial`: records of the first rules. `lists`: a store; None: in memory."""
+        """Begin without keyed state. `initial`: control records of first rules. `lists`: a store; None: in memory."""
         end = job.groups_count if workers.end_group is None else workers.end_group
         assert 0 <= workers.first_group < end <= job.groups_count, "key groups of this process"
         self.job = job
@@ -157,7 +157,7 @@ class Engine:
             )
         count = min(workers.count, len(self.groups))
         bytes_max = workers.page_bytes_max
-        each_max = None if bytes_max is None else bytes_max // (count * len(job.domains))
+        each_max = None if bytes_max is None else bytes_max // (count * len(job.domains))  # of a thread and domain
         paging = PageSettings(min(PAGES_MAX, job.pages_count * PAGES_FACTOR), each_max)  # a page has a few keys
         self._rules = JobRules(job, initial, job_lists=lists)
         self._shapes = Shapes(store)  # the layouts of stored pages
@@ -165,7 +165,7 @@ class Engine:
         self._progress = Progress(rulebook_of(self._rules, ""))
         self._last_alerts = StoredLastAlerts()
         self._saved_rulebook: object = None  # the rulebook in the store
-        self._whole_state_bytes = 0  # of the last `save_whole`
+        self._whole_state_bytes = 0  # bytes of the last `save_whole`
         self._changes_bytes = 0  # that commits have added since
 
     @property
@@ -193,7 +193,7 @@ class Engine:
         """
         # Step 1: validate.
         valid = [validate_events(self.job, decoded, now_ms) for decoded in parts]
-        first_ms = min((part.first_ms for part in valid), default=TIME_MS_MAX)
+        first_ms = min((part.first_ms for part in valid), default=TIME_MS_MAX)  # of the earliest event
         # Steps 2 to 8: apply control records, move the watermark, drop repeats and late events, match by level.
         partitions = {name: PartitionTime.from_json(time) for name, time in times.items()}
         read = TimesRead(partitions, first_ms, now_ms, is_end)
@@ -204,7 +204,7 @@ class Engine:
         counters = outcome.counters
         if dead_letters:
             rulebook = outcome.in_force.rulebook.rulebook
-            bounded = bounded_equals(dead_letters, counters)  # a few of many equal ones, the others are counted
+            bounded = bounded_equals(dead_letters, counters)  # a few of many equal ones; counts the others
             dead_letters = under_rules(bounded, rulebook.epoch, rulebook.content_hash)
         # Step 9: suppress alerts, by the last alert of a rule and key.
         alerts = sorted_together(outcome.alerts)
@@ -242,7 +242,7 @@ class Engine:
         stored: list[StoredPage] = []
         for level, share in self._shares.with_group(group):  # share: the state of one thread's key groups
             for domain, pages in zip(self.job.domains, share.pages, strict=True):
-                program = levels[level].get(domain)
+                program = levels[level].get(domain)  # None: no rule has these key fields
                 page, _ = (None, 0) if program is None else pages.take(pages.slots(keys), program)
                 if page is not None:
                     stored.append(StoredPage(group, domain, encode_page(page)))
@@ -259,14 +259,14 @@ class Engine:
         """Begin with a replay's state, divided by thread. Return its runs by rule. Raises: UsageError, StateError."""
         runs: Counter[str] = Counter()
         check_fits(warm.about, self.job)
-        self._last_alerts.put(suppression.fired_from_json(warm.about.memory))
+        self._last_alerts.put(suppression.fired_from_json(warm.about.memory))  # for suppression
         self._progress = replace(self._progress, since_ms=warm.about.since_ms, watermark_ms=warm.about.until_ms - 1)
         for level, programs in enumerate(self._programs()):
             shares = self._shares.by_level[level]  # of each thread: the state of its key groups
             for domain_number, whole in states_by_domain(warm, self.job, level, programs):
                 program = programs[self.job.domains[domain_number]]
                 for owner, part in divide(whole, self._shares.owners, program.row_registers):
-                    if owner >= 0:  # -1: keys of another process
+                    if owner >= 0:  # the number of a share; -1: keys of another process
                         runs += shares[owner].begin(domain_number, part, program)
         return runs
 
@@ -340,19 +340,19 @@ class Engine:
         self._saved_rulebook = self.rulebook
         self._last_alerts.restore(self.store)
         lists = self.rulebook.rulebook.lists
-        lists.store.keep_only(lists.names())
-        for share in self._shares.all:  # of the keys: one for each thread and level of rules
+        lists.store.keep_only(lists.names())  # removes lists that the rulebook does not have
+        for share in self._shares.all:  # one for each thread's key groups and level (order of rules)
             share.restore(self.store)
 
     def _restore_progress(self, saved_progress: Mapping[str, Any]) -> None:
-        """Take over the rules, the watermark and the times of a commit or a savepoint. Raises: StateCorruptError."""
+        """Take over rules, watermark and times of partitions from a commit or savepoint. Raises: StateCorruptError."""
         try:
             self._progress = Progress(
                 restore_rulebook(self._rules, saved_progress["rulebook"].encode()),
                 int(saved_progress["watermark_ms"]),
                 times_from_json(saved_progress["times"]),
-                # The job has seen all events from `since_ms` on. Events from before `gap_ms` may be missing. Earlier
-                # builds did not store these four.
+                # All events from `since_ms` on were read, but events from before `gap_ms` may be missing. An earlier
+                # build did not store the following four values.
                 since_ms=int(saved_progress.get("since_ms", TIME_MS_MIN)),
                 heartbeat_ms=int(saved_progress.get("heartbeat_ms", TIME_MS_MIN)),
                 last_event=LastEvent.from_json(saved_progress.get("last_event")),
@@ -393,11 +393,11 @@ class Engine:
     ) -> int:
         """Begin with a savepoint: `saved_progress` (rules, watermark, last alerts) and the `entries` of each key group.
 
-        Pages go to the store at once, the rest with `save_whole`. Returns: the number of entries. Raises: StateError.
+        Pages (runs) go to the store now, the rest with `save_whole`. Returns: the count of entries. Raises: StateError.
         """
         self._restore_progress(saved_progress)
         self._last_alerts.put(suppression.fired_from_json(saved_progress["held_memory"]))  # for suppression
-        entries_count, levels = 0, self._programs()
+        entries_count, levels = 0, self._programs()  # the compiled rules of each level (order of rules)
         for group in self.groups:
             group_entries = list(entries(group))
             entries_count += len(group_entries)

@@ -81,7 +81,7 @@ def wait_for_turn(
     with Lease(source_kinds.kafka_client(settings), changelog.topic, stop.set) as lease:
         if not _gets_lease_soon(lease, stop):
             waiting.begin(changelog.topic)
-            warming = Warming()  # while the standby follows, so that the state is here before the kernels are compiled
+            warming = Warming()  # compiles the kernels in another process; the state need not wait for them
             try:
                 stand_by(store, store.folder, changelog, lease.is_here, stop, waiting.follow)
             finally:
@@ -134,16 +134,16 @@ def stand_by(
     settings: StoreSettings, folder: Path, changelog: Changelog, has_lease: Callable[[], bool], stop: threading.Event,
     followed: Callable[[int], None] = lambda _: None,
 ) -> None:  # fmt: skip
-    """Copy the changelog to a local store, again and again, until this process gets the lease, or `stop` is set.
+    """Keep copying the changelog to a local store until this process has the lease (right to work) or `stop` is set.
 
     `followed` receives the offset up to which the store is complete. Raises: UsageError, SinkError, StateError.
     """
-    copied = followed_folder(folder)  # the store and the lists
-    with lock_checkpoint(folder):
+    copied = followed_folder(folder)  # gets a store and the files of lists
+    with lock_checkpoint(folder):  # no other process may use the folder
         shutil.rmtree(copied, ignore_errors=True)
         with settings.open(copied / STORE_PART) as store:
             while not (has_lease() or stop.is_set()):
-                with suppress(SourceError):  # the health watch (runners/watch.py) reports that no broker answers
+                with suppress(SourceError):  # no broker answers: the health watch (runners/watch.py) reports it
                     followed(changelog.follow(store, lists_folder=copied / LISTS_FOLDER))
                 stop.wait(_FOLLOW_S)
 
@@ -185,17 +185,17 @@ class EmbeddedRunner(JobRunner):
     def run(self, start: JobStart) -> None:
         """Open the sources and sinks of the job, wait for the lease if this is a standby, work, and close them."""
         settings, beginning, checkpoint = start.settings, start.beginning, start.settings.job.checkpoint
-        job, initial, workers = start.job, beginning.initial, _workers(settings, start.job)
+        job, initial, workers = start.job, beginning.initial, _workers(settings, start.job)  # initial: the first rules
         if checkpoint is not None:
-            job, initial, _ = open_folder(settings.job, checkpoint, job, beginning, start.log)
-        with compiled_ahead(MATCHERS):  # kernels, in the background
+            job, initial, _ = open_folder(settings.job, checkpoint, job, beginning, start.log)  # as the folder has them
+        with compiled_ahead(MATCHERS):  # compiles kernels in the background
             status = made_topics(settings)
             sources = _sources(settings, start.until_end, accepts_gap=self.accepts_gap)
             outlets = _outlets(start)
             try:
                 changelog = changelog_of(settings, outlets.sinks, start.log)
                 embedded, observed, stop = settings.embedded, start.observed, start.stop.event
-                cache_bytes = (embedded.cache_mb << 20) // 2
+                cache_bytes = (embedded.cache_mb << 20) // 2  # the other half is for pages (`_workers`)
                 store = StoreSettings(
                     checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints
                 )
@@ -289,10 +289,10 @@ def _outlets(start: JobStart) -> Outlets:
     settings, observed = start.settings, start.observed
     folder = settings.job.checkpoint or settings.output.dead_letters  # without a folder, suppressed alerts are dropped
     sends_at_once = _sends_at_once(settings)
-    # The name of Kafka's transactions. Alerts that do not wait for commits are sent without a transaction.
+    # Gives the name of Kafka's transactions. Alerts that do not wait for commits are sent without one.
     name_in_topic = None if sends_at_once else partial(_name_in, settings)
     job = sink_kinds.SinkJob(settings, observed.refused, name_in_topic, client_of(settings))
-    # Kafka comes last: its transaction also has the changelog (copy of the store), after all other sinks are served.
+    # Kafka comes last (True after False): its transaction also has the changelog, a copy of the store.
     sinks = dict(sorted(sink_kinds.open_sinks(job).items(), key=lambda named: isinstance(named[1], _KAFKA_SINKS)))
     observed.sink_names, observed.sink_addresses = tuple(sinks), sink_kinds.sink_addresses(settings)
     return Outlets(

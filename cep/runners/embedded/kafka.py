@@ -41,15 +41,15 @@ class Lease(Closing):
     """The right to work on a job, for one process of several. A thread of its own keeps it."""
 
     def __init__(self, settings: KafkaSettings, topic: str, on_taken: Callable[[], None] = lambda: None) -> None:
-        """Request the lease of the job with changelog `topic`. `on_taken` is called once another process has it."""
+        """Request the right to work on the job of `topic`. `on_taken` is called once another process has taken it."""
         self._topic = topic
         self._on_taken = on_taken
         self._is_assigned = False  # True while the brokers give this process the partition
         self.is_elsewhere = False  # the brokers have answered, and another process has it
-        self._number: int | None = None  # of this owner, one more than of the owner before, once committed
+        self._number: int | None = None  # of this owner, if it has committed it; each owner has the next number
         self._is_taken = False  # True once another process has committed its number
         self._refusal: str | None = None  # the reason of the brokers, if they refuse
-        self._asked_s = self._valid_until_s = float("-inf")
+        self._asked_s = self._valid_until_s = float("-inf")  # of the lease, by time.monotonic()
         self._ended = threading.Event()
         fixed: dict[str, Any] = {
             "group.id": self.group,
@@ -108,11 +108,11 @@ class Lease(Closing):
             self._refusal = error.str()
         now_s = time.monotonic()
         if now_s - self._asked_s < LEASE_CONFIRM_MS / 1_000:
-            return
+            return  # it is not time to ask again
         if self._number is None and self._is_assigned:
             self._asked_s = now_s
-            number = self._committed_number() + 1  # stored as the group's offset
-            if self._is_assigned:  # still: meanwhile a callback may have noted that it is revoked
+            number = self._committed_number() + 1  # of this owner; the group's offset stores it
+            if self._is_assigned:  # still: the call before may have run a callback that revokes it
                 self._commit(number, now_s)
                 self._number = number
         elif self._number is not None and not self._is_taken:

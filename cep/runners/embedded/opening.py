@@ -129,21 +129,21 @@ def mark_damaged(folder: Path) -> None:
 
 
 def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | None = None) -> Opened:
-    """Open the first store that exists: a standby's, this disk's, the changelog's, a checkpoint's, or a new one.
+    """Open the first store that exists: of a standby, on this disk, in the changelog, in a checkpoint, or a new one.
 
     Raises: StateCorruptError if the store is damaged and there is no checkpoint; StateFormatError, StoreError.
     """
     target = remembered_target(folder, settings.target)
     working = folder / _STORE  # the local store's place
     refused: tuple[str, ...] = ()  # damaged stores and checkpoints, with the reasons
-    was_standby = changelog is not None and changelog.is_followed  # then the changelog is newer than this disk
+    was_standby = changelog is not None and changelog.is_followed  # its copy of the changelog is the newest store
     followed_ms = _replay_changelog(settings, changelog, working) if was_standby else None
-    if followed_ms is None:  # this disk's store is the first choice
+    if followed_ms is None:  # no standby has left a copy: try the store on this disk
         opened, refused = _open_local_store(settings, target, working, changelog)
         if opened is not None:
             return Opened(target, *opened, None, refused)
     replayed_ms = _replay_changelog(settings, changelog, working) if followed_ms is None else followed_ms  # only once
-    if replayed_ms is not None:  # the changelog has a store
+    if replayed_ms is not None:  # the changelog has a store, which is at `working` now
         store = settings.open(working / STORE_PART)
         return Opened(target, store, read_head(store), None, refused, replayed_ms)
     if refused and not checkpoint_numbers(target):
@@ -156,8 +156,8 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
     restored = restore(target, working) or restore(default_target(folder), working)
     if restored is not None:
         try:
-            store_of_payload(restored.payload)
-        except StateError:  # of another format: removed, so that the next start, perhaps of another build, looks again
+            store_of_payload(restored.payload)  # checks the format
+        except StateError:  # of another format: remove the copy, so that another build can restore it again
             shutil.rmtree(working)
             raise
         refused += restored.refused
@@ -170,27 +170,27 @@ def _replay_changelog(settings: StoreSettings, changelog: Changelog | None, work
     if changelog is None:
         return None
     incoming = followed_folder(working.parent)
-    if not changelog.is_followed:  # the folder is not a standby's, which has read the changelog into it
+    if not changelog.is_followed:  # the rest of an earlier start; a standby keeps its copy
         shutil.rmtree(incoming, ignore_errors=True)
     with settings.open(incoming / STORE_PART) as store:
         replayed_ms = changelog.replay(store, lists_folder=incoming / LISTS_FOLDER)
         head = read_head(store)
     if replayed_ms is not None and head is not None:
         shutil.rmtree(working, ignore_errors=True)
-        (incoming / PAYLOAD).write_bytes(payload_of(head.lineage))  # the name of the store that it copies
+        (incoming / PAYLOAD).write_bytes(payload_of(head.lineage))  # names the store of which this is a copy
         incoming.rename(working)
         return replayed_ms
-    shutil.rmtree(incoming, ignore_errors=True)
+    shutil.rmtree(incoming, ignore_errors=True)  # the topic has no commit
     return None
 
 
 def _open_local_store(
     settings: StoreSettings, target: Target, working: Path, changelog: Changelog | None
 ) -> tuple[tuple[DurableStore, Head] | None, tuple[str, ...]]:
-    """Open the store on this disk: (store, last commit). None without a reason if it is old, with one if it is damaged.
+    """Open the store on this disk. Returns: (store, last commit) or None; and the reason if the store is damaged.
 
-    A lineage is the random name of a store. This store is old if the newest checkpoint names another store
-    than this one and its source (in the file PAYLOAD): another process has continued the job. Raises: CepError.
+    None without a reason: it is missing or old. It is old if another process has continued the job. Then the newest
+    checkpoint has another lineage (name of a store) than this store and its source (file PAYLOAD). Raises: CepError.
     """
     if settings.backend == "memory" or not (working / STORE_PART).exists():
         return None, ()
@@ -202,12 +202,12 @@ def _open_local_store(
             unless_returned.callback(store.close)
             head = read_head(store)
             newest_lineage, payload = _newest_lineage(target), working / PAYLOAD
-            restored_lineage = store_of_payload(payload.read_bytes()) if payload.exists() else None
+            restored_lineage = store_of_payload(payload.read_bytes()) if payload.exists() else None  # of the source
         except StateCorruptError as error:
             return None, (f"the local store: {error}",)
         if head is None or newest_lineage not in (None, head.lineage, restored_lineage):
-            return None, ()
-        if restored_lineage == head.lineage:  # a copy that has not committed since: sinks may have later alerts
+            return None, ()  # without a commit, or old
+        if restored_lineage == head.lineage:  # a copy without a commit of its own: sinks may have later alerts
             return None, ()
         if changelog is not None and _is_older_than(head, changelog):  # another process has taken over
             return None, ()

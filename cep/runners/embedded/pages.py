@@ -102,7 +102,7 @@ class Pages:
     def __init__(
         self, store: KeyedStore, name: bytes, layout: tuple[range, int, int], shapes: Shapes, bytes_max: int | None
     ) -> None:
-        """Begin without pages (packed runs of a few keys) in memory. A slot is the number of a page among all of them.
+        """Begin without pages in memory. A page has the packed runs of a few keys. A slot is the number of a page.
 
         `layout`: the key groups, how many the job has, and the pages of each. A deadline: when to look at a page again.
         """
@@ -114,20 +114,20 @@ class Pages:
         self._bytes_max = bytes_max
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
         slots_count = len(self._groups) * self._pages_count
-        # The bytes in memory, by slot. A dictionary would pause while it grows, and while garbage is collected.
+        # The bytes of each page in memory, by slot. An array, because a dictionary would pause the job while it grows.
         self._encoded: NDArray[np.object_] = np.full(slots_count, None, object)
-        self._sizes = np.zeros(slots_count, np.int32)  # of the kept pages, in bytes; a page is never empty
+        self._sizes = np.zeros(slots_count, np.int32)  # bytes of each page in memory; 0: it is not there
         self.cached_bytes = 0
-        self._is_recent = np.zeros(slots_count, bool)  # written since the clock's hand has passed, and kept in memory
-        self._clock_hand = 0  # the slot at which the next search for pages to drop begins (CLOCK)
+        self._is_recent = np.zeros(slots_count, bool)  # True: written since the hand has passed this slot
+        self._clock_hand = 0  # the hand (algorithm CLOCK): the slot where the next search for pages to drop begins
         self._changed: set[int] = set()  # slots of pages that changed since the last `save`
         stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), entries.NEVER, np.int64)
-        self._stretches = stretches  # the deadlines, in rows of _STRETCH slots
-        self.deadlines = stretches.reshape(-1)[:slots_count]
-        # The earliest deadline of each stretch, or earlier than that: a search for due pages skips most stretches.
+        self._stretches = stretches  # the deadlines in rows (stretches) of _STRETCH slots
+        self.deadlines = stretches.reshape(-1)[:slots_count]  # the same array, by slot
+        # No deadline of a row is earlier than this time, so a search for due pages skips most rows.
         self._earliest_ms = np.full(len(stretches), entries.NEVER, np.int64)
-        self.changed_bytes = 0
-        self.loads = 0
+        self.changed_bytes = 0  # of the pages in `_changed`
+        self.loads = 0  # pages that were read from the store
 
     @property
     def index_bytes(self) -> int:
@@ -173,14 +173,14 @@ class Pages:
         return pages
 
     def replace_pages(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
-        """Replace pages (packed runs of a few keys) by slot (number), in memory. A deadline of NEVER removes one."""
-        filled = deadlines != entries.NEVER
-        if np.count_nonzero(filled) < len(filled):
-            self._remove(slots[~filled & (self.deadlines[slots] != entries.NEVER)])
-            slots, deadlines = slots[filled], deadlines[filled]
-            pages = list(compress(pages, filled.tolist()))
+        """Replace pages (packed runs of a few keys) in memory, by slot (number). The deadline NEVER removes a page."""
+        has_runs = deadlines != entries.NEVER
+        if np.count_nonzero(has_runs) < len(has_runs):  # some pages are empty now
+            self._remove(slots[~has_runs & (self.deadlines[slots] != entries.NEVER)])
+            slots, deadlines = slots[has_runs], deadlines[has_runs]
+            pages = list(compress(pages, has_runs.tolist()))
         sizes = list(map(len, pages))
-        written = sum(sizes)  # for the usual few tens of pages quicker than numpy
+        written = sum(sizes)  # bytes; for a few tens of pages this is quicker than numpy
         self.cached_bytes += written - sum(self._sizes[slots].tolist())
         self.changed_bytes += written
         self._encoded[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
@@ -254,7 +254,7 @@ class MatchedPages:
         return self._parts[0].slots(keys)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
-        """Return the slots (page numbers) of these keys, of pages whose deadline is past, and of unpacked pages."""
+        """Return the slots (page numbers) of these keys, of pages that are due, and of pages that are unpacked now."""
         slots = self.slots(keys)
         # Each slot once, ascending. For few of them a set is several times as quick as numpy.
         is_few = len(slots) <= _FEW_SLOTS
@@ -262,7 +262,7 @@ class MatchedPages:
         if self._open is not None:
             open_slots, _, _ = self._open
             needed_or_open = np.union1d(touched_slots, open_slots)
-            # Open pages are one state, so all are used or all are closed: here, if more than half are not needed.
+            # All open pages are one state. If more than half of them are not needed, all are closed.
             if len(needed_or_open) - len(touched_slots) > len(open_slots) // 2:
                 self.close()
             else:
@@ -271,14 +271,14 @@ class MatchedPages:
         return np.union1d(touched_slots, np.concatenate(due)) if any(map(len, due)) else touched_slots
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
-        """Read the pages of these slots (numbers) as one state of `program`; count the runs that belong to no rule."""
+        """Read the pages of these slots (numbers) as one state for `program`. Count the runs that belong to no rule."""
         if self._open is None:
             return self._read_joined(slots, program)
         open_slots, open_state, _ = self._open  # unpacked by an earlier micro-batch
         if not _are_all_in(open_slots, slots):
-            self.close()  # packs all open pages, because some of them are not wanted
+            self.close()  # some open pages are not wanted, so all are packed
             return self._read_joined(slots, program)
-        fitted_state, orphans_count = migrate_state(open_state, program)
+        fitted_state, orphans_count = migrate_state(open_state, program)  # orphans: runs whose rule is gone
         packed_state, packed_orphans = self._read_joined(np.setdiff1d(slots, open_slots, assume_unique=True), program)
         states = [fitted_state] if packed_state is None else [fitted_state, packed_state]
         return concat_states(states, program.row_registers), orphans_count + packed_orphans
@@ -344,8 +344,8 @@ def stored_states(
     for domain in domains:
         if domain in programs:
             prefix = prefix_range(group, b"", entries.PAGES, entries.domain_name(domain, level))
-            pages = [page for _, page in store.scan(prefix)]
-            joined, _ = joined_pages(pages, shapes, programs[domain])  # as state of the rules in force
+            pages = [page for _, page in store.scan(prefix)]  # each has the packed runs of a few keys
+            joined, _ = joined_pages(pages, shapes, programs[domain])  # unpacked, for the rules in force
             if joined is not None:
                 yield domain, joined
 
@@ -363,20 +363,20 @@ def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tu
 
 
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
-    """Mark the registers (fields of a run) that hold row numbers of events: uint8[rules, registers], as in pages.
+    """Mark the registers (fields of a run) that hold row numbers of events: uint8[rules of the pages, registers].
 
-    A run is a partial match. A shape is the layout of stored pages, whose rules may differ from the program's. A
-    rule that the program lacks gets no marks: its runs are dropped. `is_earlier`: an earlier build wrote the pages.
+    A run is a partial match. `shape` is the layout of stored pages, whose rules may not be the rules of the program.
+    A rule that the program lacks gets no marks: its runs are dropped. `is_earlier`: an earlier build wrote the pages.
     """
     if shape.layout.fingerprint == program.fingerprint and not shape.layout.is_earlier:
-        return program.row_registers
-    program_slots = program.rules.numbers_by_identity
+        return program.row_registers  # the rules are the same
+    program_numbers = program.rules.numbers_by_identity  # the number of each rule in the program
     registers_count = shape.width - y.RUN_HEADER
-    common = min(program.row_registers.shape[1], registers_count)  # both have all registers of a common rule
+    common = min(program.row_registers.shape[1], registers_count)  # a rule that is in both has at most so many
     row_registers = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)
-    for stored_slot, (identity, _, _) in enumerate(shape.layout.rules):
-        if identity in program_slots:
-            row_registers[stored_slot, :common] = program.row_registers[program_slots[identity], :common]
+    for stored_number, (identity, _, _) in enumerate(shape.layout.rules):
+        if identity in program_numbers:
+            row_registers[stored_number, :common] = program.row_registers[program_numbers[identity], :common]
     return earlier_row_registers(row_registers, shape.layout, program) if shape.layout.is_earlier else row_registers
 
 
@@ -399,15 +399,15 @@ class StoredHistories:
     """
 
     def __init__(self, store: KeyedStore, names: Sequence[bytes], bytes_max: int | None) -> None:
-        """Create two caches of half of `bytes_max`: heads (which segments a page has), and segments (past events)."""
+        """Create two caches: of heads (lists of segments) and of segments (past events). Each has half of the bytes."""
         self._store = store
         self._domain_names = names
         self._bytes_max = None if bytes_max is None else bytes_max // 2
-        self._heads: OrderedDict[PageAddress, Histories] = OrderedDict()
-        self._changed: set[PageAddress] = set()  # since the last `save`
-        self._removed: set[PageAddress] = set()
+        self._heads: OrderedDict[PageAddress, Histories] = OrderedDict()  # the least recently used first
+        self._changed: set[PageAddress] = set()  # pages that the next `save` writes
+        self._removed: set[PageAddress] = set()  # pages that it deletes
         self._heads_bytes = 0
-        self._stored_digests: dict[PageAddress, dict[int, str]] = {}  # the segments that the store has: number → digest
+        self._stored_digests: dict[PageAddress, dict[int, str]] = {}  # segments in the store: number → digest
         self._segments: SegmentCache[Block] = SegmentCache(self._bytes_max)  # blocks of past events, by digest
         self.loads = 0  # of heads and segments from the store
 
@@ -482,15 +482,15 @@ class StoredHistories:
         return histories
 
     def _write_page(self, address: PageAddress, page: Histories, batch: WriteBatch) -> Histories:
-        """Add the new segments and the head of a page to the batch, remove old segments. Return the page as stored."""
+        """Write the head (list of segments) and new segments of a page. Delete old segments. Return the stored page."""
 
         def put(number: int, data: bytes) -> None:
             batch.put(self._segment_key(address, number), data)
 
         written = store_segments(page, put, partial(self._load_segment, address), self._segments)
-        kept = digests_of(written)
-        gone = {n: d for n, d in self._stored_digests.get(address, {}).items() if d != kept.get(n)}
-        self._remove_segments(address, gone, kept, batch)  # a number in both has new content
+        kept = digests_of(written)  # number of a segment → digest of its content
+        gone = {n: d for n, d in self._stored_digests.get(address, {}).items() if d != kept.get(n)}  # old contents
+        self._remove_segments(address, gone, kept, batch)  # a number in both has new content and stays
         self._stored_digests[address] = kept
         batch.put(self._head_key(address), encode_head(written))
         return written
@@ -532,14 +532,14 @@ class StoredHistories:
 def history_pages(
     store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, with_segments: bool
 ) -> Iterator[StoredPast]:
-    """Yield a key group's pages (a few keys each) of histories; `with_segments`: with their past events."""
+    """Yield a key group's histories in pages of a few keys; `with_segments`: with their segments (past events)."""
     domain_of = {entries.domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
-    segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
+    segments: dict[tuple[bytes, int], dict[int, bytes]] = {}  # (name, page) → number of a segment → its bytes
     for raw, data in store.scan(prefix_range(key_group, b"", entries.SEGMENTS)) if with_segments else ():
         stored_key = split_key(raw)
         page, number = entries.SEGMENT.unpack(stored_key.item)
         segments.setdefault((stored_key.name, page), {})[number] = data
-    for raw, data in store.scan(prefix_range(key_group, b"", entries.PAST)):
+    for raw, data in store.scan(prefix_range(key_group, b"", entries.PAST)):  # heads: which segments a page has
         stored_key = split_key(raw)
         if stored_key.name in domain_of:
             (page,) = entries.PAGE.unpack(stored_key.item)

@@ -155,13 +155,13 @@ class DeliveryQueue:
 def open_queues(
     outlets: Sequence[Outlet], stored: Mapping[str, SinkPosition], newest: int, *, has_changelog: bool
 ) -> tuple[list[tuple[DeliveryQueue, SinkPosition]], set[str]]:
-    """Create the delivery queue of each sink. Return them with the stored positions, and the names of removed sinks.
+    """Create the delivery queue of each sink. Return each with the sink's position, and the names of removed sinks.
 
-    A new sink takes over alerts left for removed sinks; otherwise their names are for a warning. `newest`: last commit.
+    If there is a new sink, it gets the alerts of the removed sinks, and no names are returned. `newest`: last commit.
     """
     # An earlier build stored one position for all sinks, under "".
     gone = set() if "" in stored else stored.keys() - {outlet.name for outlet in outlets}
-    oldest = min((stored[name].position for name in gone), default=newest)
+    oldest = min((stored[name].position for name in gone), default=newest)  # up to it, removed sinks have all
     position_of_new = SinkPosition(min(oldest, newest), since_ms=int(time.time() * 1_000))
     is_new = False
     queues: list[tuple[DeliveryQueue, SinkPosition]] = []
@@ -169,7 +169,7 @@ def open_queues(
         position = stored.get(outlet.name) or stored.get("")
         is_new = is_new or position is None
         position = position or position_of_new
-        carries_changelog = has_changelog and place == len(outlets) and outlet.takes_alerts  # Kafka is last
+        carries_changelog = has_changelog and place == len(outlets) and outlet.takes_alerts  # Kafka, the last sink
         queues.append((DeliveryQueue(outlet, position, carries_changelog=carries_changelog), position))
     return queues, set() if is_new else set(gone)
 
@@ -206,9 +206,9 @@ class DirectQueues:
         ]
 
     def send(self, alerts: pa.Table, dead_letters: Sequence[bytes], number: int) -> None:
-        """Queue a micro-batch for all sinks, and wait a moment for sinks that are not late yet. Raises: SinkError."""
+        """Queue a micro-batch for all sinks. Wait a moment for the sinks that are not late yet. Raises: SinkError."""
         for queue in self._queues:
-            content = queue.outlet.content(alerts, dead_letters)  # the ones for this sink (outlet)
+            content = queue.outlet.content(alerts, dead_letters)  # alerts or lines for this sink
             if len(content):
                 bytes_count = content.nbytes if isinstance(content, pa.Table) else sum(map(len, content))
                 done = queue.thread.submit(self._outlets.send, queue.outlet, content, number)
@@ -216,7 +216,7 @@ class DirectQueues:
         wait([queue.parts[-1].done for queue in self._queues if queue.parts and not queue.is_late], _WAIT_FOR_SINKS_S)
         for queue in self._queues:
             queue.is_late = bool(queue.parts) and not queue.parts[-1].done.done()
-        self.finish()
+        self.finish()  # counts the deliveries that are over
 
     def finish(self) -> None:
         """Forget deliveries that are over. Raises: SinkError, also SinkAwayError once the job is to stop."""
@@ -272,12 +272,12 @@ class RecalledIds:
 
     @staticmethod
     def stored(store: KeyedStore, names: Sequence[str]) -> RecalledIds:
-        """Read the ids of alerts that each sink has (as `save` wrote them), for the sinks with these names in order."""
+        """Read which alerts each sink has, by their ids (as `save` wrote them). `names`: of the sinks, in order."""
         saved = orjson.loads(store.get(SENT) or b"{}")
         if isinstance(saved, list):  # the first form: ids that all sinks have
             return RecalledIds({name: set(saved) for name in names})
         if "counts" in saved:  # the second form: by id, n if the first n sinks have it
-            # If the number of sinks has changed, it is unknown which were first: only ids that all sinks have count.
+            # If there are more or fewer sinks now, their old order is unknown: take only the ids that all sinks have.
             counts, sinks_count = saved["counts"], saved["sinks"]
             places = {name: index if len(names) == sinks_count else sinks_count - 1 for index, name in enumerate(names)}
             return RecalledIds(

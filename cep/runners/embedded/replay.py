@@ -73,10 +73,10 @@ def read_and_replay(
 ) -> Replayed:
     """Match the events of files on `workers` threads, and show the progress on `console`.
 
-    With an `ending`, from which a live job continues, the keyed state is saved and windows stay open. A replay to the
-    end reads the files twice: alerts that come only if all windows close get a mark. Raises: UsageError, SourceError.
+    With an `ending`, from which a live job continues, the keyed state is saved and windows stay open. If the job
+    has `to_the_end`, all windows close: a second pass finds the alerts that need this. Raises: UsageError, SourceError.
     """
-    job = job_until(job, ending)
+    job = job_until(job, ending)  # skips later events
     records = Records.of(events)
 
     def replay_once(job_of_pass: Job) -> Replayed:
@@ -90,7 +90,7 @@ def replay_shown(
     job: Job, rulebook: Rulebook, history: Pieces, workers: int, console: Console, ending: Ending | None = None,
     derived_matches: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
-    """Match all events, and show the progress on `console`. `made` receives the matches behind produced events."""
+    """Match all events, and show the progress on `console`. `derived_matches` gets the matches of derived events."""
     with shown_progress(console, "reading", history.size) as show:
         return replay(job, rulebook, history, workers, show, ending, derived_matches)
 
@@ -100,7 +100,7 @@ def replay(
     show: Callable[[str, int, int | None], None] = lambda *_: None, ending: Ending | None = None,
     derived_matches: list[pa.Table] | None = None,
 ) -> Replayed:  # fmt: skip
-    """Match all events. `show(what, done, total)` receives the progress, `made` the matches behind produced events."""
+    """Match all events. `show(what, done, total)` gets the progress, `derived_matches` matches of derived events."""
     started = time.monotonic()
     to_the_end = job.to_the_end or history.to_the_end
     dedup_ms = job.dedup_ms if history.dedup_ms is None else history.dedup_ms
@@ -207,11 +207,11 @@ def _match_level(
     def match(share_key: tuple[int, int]) -> tuple[MatchOutput, KeyedState]:
         output = MatchOutput(since_ms=span.first_ms, produced_matches=[] if with_derived else None)
         program = programs[job.domains[share_key[0]]]
-        events = concat_batches(shares.pop(share_key) if is_last else shares[share_key])  # the last one frees memory
+        events = concat_batches(shares.pop(share_key) if is_last else shares[share_key])  # the last level frees memory
         return output, match_events(program, None, events, span.watermark_ms, output, is_end=span.is_end)
 
     works = ((share_key, partial(match, share_key)) for share_key in share_keys)
-    matched = _in_order(pool, works, len(share_keys))
+    matched = _in_order(pool, works, len(share_keys))  # all at once; results in this order
     for number, (share_key, (output, keyed_state)) in enumerate(matched):
         show("matching", number + 1, len(share_keys))
         yield share_key[0], output, keyed_state
@@ -230,7 +230,7 @@ def _divide_piece(
 ) -> tuple[dict[tuple[int, int], EventBatch], ValidEvents]:
     """Divide the events of a piece of a file by (key domain, share of keys), with the columns that the rules read.
 
-    Returns: the events of each share (the keys of one worker); dead letters, counters, times and marks.
+    Returns: the events of each share (some keys, matched together); dead letters, counters, times and marks.
     """
     validated = validate_events(job, piece.decode(), now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
@@ -238,15 +238,15 @@ def _divide_piece(
         if domain not in columns_read:
             validated.counters["events_without_rule"] += len(batch)
         elif job.dedup_ms > 0:
-            # KEYS and CONTENT are digests that find repeated events; COUNTED: an event of several domains counts once.
+            # KEYS and CONTENT are digests, to find repeated events. COUNTED: True in the first key domain of an event.
             names, columns = (*columns_read[domain], KEYS, CONTENT), batch.columns
-            if domain_number:
+            if domain_number:  # an event that an earlier domain has must not count again
                 names = (*names, COUNTED)
                 columns = {**columns, COUNTED: pa.array(is_counted(job, domain_number, batch))}
             shares.update(_divide_keys(domain_number, names, replace(batch, columns=columns), shares_count))
         else:
             shares.update(_divide_keys(domain_number, columns_read[domain], batch, shares_count))
-    return shares, replace(validated, batches=())
+    return shares, replace(validated, batches=())  # without the events
 
 
 def _divide_keys(
@@ -259,7 +259,7 @@ def _divide_keys(
     if shares_count == 1:
         yield (domain_number, 0), lean
         return
-    share = key_groups(lean.key, shares_count).astype(np.uint16)  # 16 bits: numpy sorts those by counting
+    share = key_groups(lean.key, shares_count).astype(np.uint16)  # numpy sorts numbers of 16 bits fast
     ordered = lean.take(np.argsort(share, kind="stable"))
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(share, minlength=shares_count))]).tolist()
     for index in range(shares_count):
@@ -268,11 +268,11 @@ def _divide_keys(
 
 
 def _remove_repeats(job: Job, pool: ThreadPoolExecutor, shares: Shares, counters: Counter[str]) -> list[bytes]:
-    """Remove repeated events from `shares` (events of some keys), in place. Return the dead letters of reused ids."""
+    """Remove repeated events from `shares`, in place. Return dead letters of reused ids (same id, other content)."""
 
     def remove(share_key: tuple[int, int]) -> tuple[Counter[str], list[bytes]]:
         output = MatchOutput()
-        first, reused = first_ones(job, share_key[0], shares[share_key], output)  # of (key domain, share)
+        first, reused = first_ones(job, share_key[0], shares[share_key], output)  # [0]: the key domain
         shares[share_key] = [first]
         return output.counters, event_dead_letters(reused)
 

@@ -41,18 +41,18 @@ class ProgressLines:
 
     log: Log
     every_ms: int = PROGRESS_LINES_MS
-    before: Counter[str] = field(default_factory=Counter)  # totals at the start, and later of the last line
+    before: Counter[str] = field(default_factory=Counter)  # the totals when the last line was written, or at the start
     _printed_s: float | None = None
 
     def tell(self, observed: Observed, totals: Counter[str], now_s: float) -> None:
         """Write a line about the work since the last one, if it is due and there was any. `now_s`: time.monotonic()."""
         seconds = None if self._printed_s is None else now_s - self._printed_s
         if seconds is not None and seconds * 1_000 < self.every_ms:
-            return
+            return  # not due
         added = Counter({name: count for name, count in totals.items() if count != self.before[name]})
-        added.subtract({name: self.before[name] for name in added})
+        added.subtract({name: self.before[name] for name in added})  # left: the counts since the last line
         if not any(added[name] for name in ("records", "control_applied", "control_refused", "deliveries_retried")):
-            return
+            return  # no work
         shown_counts = {name: n for name, n in sorted(added.items()) if is_in_lines(name) and n > 0}
         alerts = sum(n for name, n in added.items() if name.startswith("alerts["))
         lag = sum(observed.lags.values()) if observed.lags else None
@@ -93,17 +93,17 @@ class JobReports:
         self, start: JobStart, engine: Engine, commits: Commits, sources: Sources, status: StatusTopic | None,
         patience: Patience,
     ) -> None:  # fmt: skip
-        """Begin with the totals of the last commit. `Newest` publishes the last status, and tries again."""
+        """Begin with the totals of the last commit. `status`: the topic to which the status of the rules goes."""
         self._observed, self._log = start.observed, start.log
         self._rejections, self._traces = start.rejections, start.traces
         self._engine, self._commits, self._sources = engine, commits, sources
-        self._status = None if status is None else Newest(status.name, status.publish, patience)
+        self._status = None if status is None else Newest(status.name, status.publish, patience)  # tries again
         self._folder = start.settings.job.checkpoint
         self._patience = patience
         totals = commits.totals if commits.head is None else commits.head.totals  # head: the last commit
         self._lines = ProgressLines(self._log, before=Counter(totals))
-        self._digest = ""  # of the rules that were published
-        # If there is a last commit (`head`), its rules are loaded after this: they are not news.
+        self._digest = ""  # of the rules that were published last
+        # None: the first rules to come are not news. They are the rules of the last commit (`head`).
         self._rule_news = RuleNews(self._log, None if commits.head else engine.rulebook.rulebook.ledger.report())
         self._measured_s = self._totals_written_s = float("-inf")  # when, by time.monotonic()
 
@@ -168,11 +168,11 @@ class JobReports:
         # Deliveries and failed checkpoints are counted between micro-batches, too.
         self._observed.finished(commits.batch_id - 1, commits.totals)  # `batch_id`: of the next micro-batch
         stored = sizes.disk_bytes + sizes.memory_bytes
-        # Without a folder there are no commits, and the whole state is in pages in memory.
+        # A job without a folder does not commit: its state is in pages (packed runs) in memory, not in the store.
         gauges = {"state_bytes": float(max(stored, self._engine.page_bytes))}
         gauges["undelivered_alerts"] = float(commits.deliveries.undelivered_count)
         gauges["uncheckpointed_seconds"] = 0.0 if commits.checkpoints is None else commits.checkpoints.uncheckpointed_s
-        self._observed.wait_for(commits.deliveries.backlogs)
+        self._observed.wait_for(commits.deliveries.backlogs)  # alerts that wait for each sink
         memory = {**self._engine.memory_bytes, "store": sizes.memory_bytes + sizes.cache_bytes}
         memory |= {"undelivered": commits.deliveries.undelivered_bytes, "changelog": commits.deliveries.unsent_bytes}
         self._observed.measured(gauges, {})
@@ -187,9 +187,9 @@ class JobReports:
         if compiled.digest == self._digest:
             return
         status = sign_status(rule_status(compiled.rulebook))
-        status["open_runs"] = open_runs(self._commits.totals)
-        forget_open_runs(self._commits.totals, status)
-        if self._folder is not None:  # first: who reads that a change is in force finds it here
+        status["open_runs"] = open_runs(self._commits.totals)  # by version of a rule
+        forget_open_runs(self._commits.totals, status)  # of versions that are gone
+        if self._folder is not None:  # first, so that the files are right before others read the news
             write_status(self._folder, status)
         if self._status is not None:
             self._status.offer(orjson.dumps(status))

@@ -90,12 +90,12 @@ class Runner:
         self._pace = pace
         self._report = listener.report  # called after each micro-batch
         self._idle = listener.idle  # called if there is no input for one
-        # Ids of micro-batches must not come again after a restart, when other records are in them.
+        # After a restart, micro-batches have other records. They must not get the ids of earlier ones.
         self._batch_id_base = int(time.time()) << _ATTEMPT_BITS
         self._committed_s = time.monotonic()  # the time of the last commit
         self._commit_took_s = 0.0
         self._has_uncommitted = False
-        self._was_batch_large = False  # the last micro-batch, of THREADS_EVENTS_MIN events or more
+        self._was_batch_large = False  # True: the last micro-batch had THREADS_EVENTS_MIN events or more
         self._is_behind: dict[str, bool] = {}  # by partition: True if it has records that were not read
         self._clock = clock
         self._stop = _NEVER
@@ -130,7 +130,7 @@ class Runner:
         except SinkAwayError:  # a delivery that gave up because the job is to stop
             if not stop.is_set():
                 raise
-        except SourceAwayError:  # records that were read are not matched: the next start reads them again
+        except SourceAwayError:  # the last records are not matched: the next start reads them again
             if not stop.is_set():
                 raise
             if self._sources.positions_before is None:  # None: a commit would count unmatched records as read
@@ -139,17 +139,17 @@ class Runner:
             self._commits.leave(self._engine, self._sources, self._outlets, wait_s=STOP_DELIVERY_MS_MAX / 1_000)
 
     def _work(self, stop: threading.Event, until_end: bool) -> None:
-        """Do micro-batches until `stop` is set or the sources end; `until_end`: or all existing records are read."""
+        """Do micro-batches until `stop` is set, the sources end, or (`until_end`) all existing records are read."""
         is_end = False
         while not (stop.is_set() or is_end):
             if not self._outlets.may_send():  # another process may have the job
                 self._idle()
                 stop.wait(_WAIT_S)
                 continue
-            is_quiet = not self.cycle(_WAIT_S, stop)
+            is_quiet = not self.cycle(_WAIT_S, stop)  # no record came
             is_read = until_end and is_quiet and not any(self._is_behind.values())
             is_end = is_read or self._sources.events.ended
-        # The watermark may still wait for partitions without new records: a last step lets it pass all of them.
+        # The watermark may still wait for a partition. After the end it waits for none, so a last step moves it on.
         if is_end and (len(self._is_behind) > 1 or any(self._is_behind.values())):
             self._step([], (), is_end=True)
 
@@ -171,7 +171,7 @@ class Runner:
             self._queue_output(accepted)
             self._has_uncommitted = True
         while self._sources.control is not None:
-            self._positions_before = self._sources.positions()
+            self._positions_before = self._sources.positions()  # counts if the step cannot be done
             controls = self._poll_controls(_WAIT_S)
             if controls:
                 self._step([], controls)
@@ -191,7 +191,7 @@ class Runner:
         self._positions_before = sources.positions()
         controls = self._poll_controls(wait_s=0.0)
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
-        if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:
+        if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:  # wait for more
             chunks += sources.events.poll(pace.records_max - sum(map(len, chunks)), pace.linger_ms / 1_000)
         has_work = bool(chunks or controls) or sources.events.behind() != self._is_behind  # this may move the watermark
         has_work = has_work or self._clock() >= self._watermark_check_ms
@@ -201,7 +201,7 @@ class Runner:
             self._idle()
         while not self._questions.empty():
             question, asked = self._questions.get()
-            if asked.set_running_or_notify_cancel():
+            if asked.set_running_or_notify_cancel():  # the thread that asked still waits
                 try:
                     asked.set_result(question(self._engine))
                 except Exception as error:  # the thread that asked gets the error
@@ -225,15 +225,15 @@ class Runner:
         if commits.deliveries.are_in_memory:
             return  # a commit would lose alerts that wait in memory
         if not (self._has_uncommitted or commits.deliveries.is_waiting):
-            commits.checkpoint_if_due(self._engine)  # a copy of the committed store in another place
+            commits.checkpoint_if_due(self._engine)  # copies the committed store to another place
             return
         since_commit_s = time.monotonic() - self._committed_s
-        # While records wait, the pause is `factor` times the duration of a commit, unless changes fill the memory.
+        # A job that lags commits less often: after `factor` times a commit's duration, unless changes fill the memory.
         lags = any(self._is_behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
         factor = _WORK_PER_COMMIT_LARGE if self._was_batch_large else _WORK_PER_COMMIT
         is_early = since_commit_s * 1_000 < self._pace.interval_ms
         is_early = is_early or (lags and since_commit_s < factor * self._commit_took_s)
-        if is_early and not is_due:
+        if is_early and not is_due:  # not yet
             commits.checkpoint_if_due(self._engine)
             return
         began_s = time.monotonic()
@@ -267,12 +267,12 @@ class Runner:
         schema, sources = self._engine.job.schema, self._sources
         decoded = self._ask_until_answered(lambda: decode_chunks(schema, chunks, sources.decode, sources.mapping))
         matching_s = time.monotonic()
-        # A heartbeat counts after the records that exist now: ask the source for them.
+        # A heartbeat (control record) counts after all records that exist now, so the source must know their end.
         if any(b"heartbeat" in data for data in controls):
-            self._ask_until_answered(sources.events.look)  # learn the end of each partition
+            self._ask_until_answered(sources.events.look)  # asks for the end of each partition
         is_behind = self._sources.events.behind()  # by partition: True if it has records that were not read
-        now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
-        times = {
+        now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms  # how far an event may be ahead of the clock
+        times = {  # how far each partition was read
             partition: read_time(decoded.time_ms.get(partition, _NO_TIMES), now_ms, ahead_ms, is_behind=has_more)
             for partition, has_more in is_behind.items()
             if partition in decoded.time_ms or has_more != self._is_behind.get(partition)  # new events, or a new flag
@@ -281,7 +281,7 @@ class Runner:
         matched_s = time.monotonic()
         self._watermark_check_ms = self._engine.next_look_ms(now_ms)
         self._is_behind = is_behind
-        self._sources.events.hold(self._engine.too_far_ahead())  # pause partitions until others are read as far
+        self._sources.events.hold(self._engine.too_far_ahead())  # pauses partitions until the others are read as far
         self._was_batch_large = sum(map(len, decoded.parts)) >= THREADS_EVENTS_MIN  # then commits are rarer
         add_counts(self._commits.totals, stepped.counters)
         self._queue_output(stepped)
@@ -306,13 +306,13 @@ class Runner:
             try:
                 answer = ask()
             except SourceAwayError:
-                self._sources.positions_before = self._positions_before
-                self._idle()
+                self._sources.positions_before = self._positions_before  # a commit stores these
+                self._idle()  # reports that the job still waits
                 if self._stop.wait(_WAIT_S):
                     raise
                 self.commit()
             else:
-                self._sources.positions_before = None
+                self._sources.positions_before = None  # the records count as read again
                 return answer
 
     def _queue_output(self, stepped: Stepped) -> None:

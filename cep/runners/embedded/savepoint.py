@@ -65,7 +65,7 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
                 )
             settings = StoreSettings(folder, _backend_of(newest, backend))
             store = opened.enter_context(settings.open(newest.path(STORE_PART)))
-            # A process has its own form of a store. The form of savepoints, `portable`, goes into a second store.
+            # The entries of a savepoint have a form of their own. They go into a second store, `portable`.
             portable = opened.enter_context(StoreSettings(folder).open(work / f"{number}-portable"))
             payloads.append(_fill_portable(folder, store, portable))
             (part,) = newest.manifest.parts
@@ -81,7 +81,7 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
 
 def _fill_portable(folder: Path, store: DurableStore, portable: DurableStore) -> Payload:
     """Copy the state of a process into `portable`, in a savepoint's form. Return its payload: job, rules, progress."""
-    head = read_head(store)
+    head = read_head(store)  # the record of the last commit
     assert head is not None, "a checkpoint follows a commit"
     engine = _engine(folder, store, head.groups)
     try:
@@ -135,7 +135,7 @@ def _load(
     if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:
         raise UsageError(f"the savepoint has the key groups {savepoint.groups.start}-{savepoint.groups.stop - 1} only")
     payload = change(payload_in(savepoint))
-    # Each process would add the totals to its own: only the one of the first key groups continues them.
+    # The totals are of the whole job. Only the process with the first key groups continues them.
     totals = payload.totals if chosen.start == savepoint.groups.start else {}
     (checkpoint / live_checkpoint.RULES_FILE).write_bytes(orjson.dumps(payload.rules))
     (checkpoint / live_checkpoint.JOB_FILE).write_bytes(orjson.dumps(payload.job))
@@ -159,7 +159,7 @@ def _load(
         copying = writer.begin((part,), payload_bytes, int(time.time() * 1_000), beside=lambda: lists)
         assert copying is not None, "there is no other checkpoint"
         published = copying.result()
-    (checkpoint / DELIVERED).write_text(str(published.number))  # no alert of this checkpoint is undelivered
+    (checkpoint / DELIVERED).write_text(str(published.number))  # this checkpoint has no undelivered alerts
     return Saved(chosen, published.files_count, entries)
 
 
@@ -228,7 +228,7 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
             groups = range(key_group, key_group + 1) if key_group in groups else range(0)
         with StoreSettings(checkpoint, _backend_of(newest, "rocksdb")).open(newest.path(STORE_PART)) as store:
             rulebook = rulebook_from_bytes(stored_rulebook(store), job.schema, job.domains)
-            rulebook.keep_levels(job.levels_count)  # of rules that read the alerts of others
+            rulebook.keep_levels(job.levels_count)  # rules that read the alerts of others run later
             programs = programs_by_level(rulebook, job.schema, job.levels_count)
             pages = [
                 StoredPage(group, domain, encode_page(whole))

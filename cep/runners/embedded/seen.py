@@ -128,13 +128,13 @@ class SeenOfLevel:
             self._secrets = {table: drawn for table, drawn in self._secrets.items() if table[1] >= oldest}
 
     def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
-        """Add hashed event ids since the last commit. `suffix` (commit, share) ends their keys. Return their size."""
+        """Add the hashed event ids since the last commit. `suffix` (commit, share) ends their keys. Return the size."""
         bytes_count = 0
         for (domain_number, bucket), table in sorted(self._tables.items(), key=lambda entry: entry[0]):
-            first = table.saved_count
+            first = table.saved_count  # the pairs after it are new
             if first == len(table.groups):
                 continue
-            # With the secrets of the hash: each key group has one for each bucket (of time).
+            # The secret of the hash is stored with the ids. A key group has one for each bucket (period of time).
             value = _encode_changes(
                 self._secrets_of(domain_number, bucket), table.pairs[:, first:], table.groups[first:]
             )
@@ -171,29 +171,29 @@ class SeenOfLevel:
         self._changed.add((domain_number, bucket))
 
     def restore(self, store: KeyedStore, groups: range) -> None:
-        """Restore the hashed event ids that key groups have seen, and the hashes' secrets. Raises: StateFormatError."""
+        """Restore the event ids that were seen, as hashes, and the secrets of the hash. Raises: StateFormatError."""
         domain_numbers = {name: domain_number for domain_number, name in enumerate(self._domain_names)}
-        earlier_entries = [(group, name) for group in groups for name in EARLIER_SEEN]  # refused
+        earlier_entries = [(group, name) for group in groups for name in EARLIER_SEEN]
         for group, name in [*earlier_entries, *((STORE_GROUP, name) for name in _EARLIER_ADDED)]:
             if any(True for _ in store.scan(prefix_range(group, b"", name))):
-                duplicates.refuse_earlier_ids()
+                duplicates.refuse_earlier_ids()  # an earlier build wrote them in another form
         for group in groups:
-            for raw, data in store.scan(prefix_range(group, b"", SEEN)):
+            for raw, data in store.scan(prefix_range(group, b"", SEEN)):  # as of the last `save_whole`
                 stored_key = split_key(raw)
-                if stored_key.name in domain_numbers:  # other ones belong to another level
+                if stored_key.name in domain_numbers:  # other names: another level (order of rules)
                     self._add_stored(group, domain_numbers[stored_key.name], BUCKET.unpack(stored_key.item)[0], data)
-        for domain_number, name in enumerate(self._domain_names):  # the ids that commits have added since `save_whole`
+        for domain_number, name in enumerate(self._domain_names):  # ids that commits have added since then
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_SEEN, name)):
-                bucket = BUCKET.unpack(split_key(raw).item[-BUCKET.size :])[0]
+                bucket = BUCKET.unpack(split_key(raw).item[-BUCKET.size :])[0]  # a period of time, at the key's end
                 secret_groups, secrets, pairs, pair_groups = _decode_changes(data)
-                is_of_groups = (pair_groups >= groups.start) & (pair_groups < groups.stop)
-                if is_of_groups.any():
-                    is_ours = (secret_groups >= groups.start) & (secret_groups < groups.stop)
-                    self._secrets_of(domain_number, bucket)[secret_groups[is_ours]] = secrets[is_ours]
-                    self._add_pairs(domain_number, bucket, pairs[:, is_of_groups], pair_groups[is_of_groups])
+                is_our_pair = (pair_groups >= groups.start) & (pair_groups < groups.stop)
+                if is_our_pair.any():
+                    is_our_secret = (secret_groups >= groups.start) & (secret_groups < groups.stop)
+                    self._secrets_of(domain_number, bucket)[secret_groups[is_our_secret]] = secrets[is_our_secret]
+                    self._add_pairs(domain_number, bucket, pairs[:, is_our_pair], pair_groups[is_our_pair])
                     self._changed.add((domain_number, bucket))
         for table in self._tables.values():
-            table.saved_count = len(table.groups)
+            table.saved_count = len(table.groups)  # the store has all of them
 
     def _secrets_of(self, domain_number: int, bucket: int) -> _Secrets:
         """Return the secret of each key group, new ones for a new bucket: uint64[key groups, 2]."""

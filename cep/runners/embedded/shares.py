@@ -76,7 +76,7 @@ class Share:
         self._pages_count = paging.pages_count
         self.groups = groups
         layout = (groups, job.groups_count, self._pages_count)
-        # Half of the memory is for runs, half for histories, of which a group has as many pages as the job says.
+        # Half of the memory is for runs, half for histories. The job says how many pages of histories a group has.
         half_bytes = None if paging.bytes_max is None else paging.bytes_max // 2
         self.stored_pages = [Pages(store, name, layout, shapes, half_bytes) for name in self._domain_names]
         self._histories = StoredHistories(store, self._domain_names, half_bytes)
@@ -93,7 +93,7 @@ class Share:
             for stored, histories in zip(self.stored_pages, self.histories, strict=True)
         ]
         self.waiting = WaitingOfShare(self._domain_names, groups, job.groups_count, job.schema)
-        self.seen = seen  # event ids, of all threads
+        self.seen = seen  # event ids; all threads share them
 
     @property
     def parts(self) -> tuple[Share]:
@@ -134,15 +134,15 @@ class Share:
         }
 
     def save_changes(self, batch: WriteBatch, suffix: bytes) -> int:
-        """Add this share's changes to a commit. `suffix` (commit, share) ends their keys. Return their size."""
-        self.close_pages()  # pack the open ones
+        """Add this share's changes to a commit. `suffix` (commit, share) ends their store keys. Return their size."""
+        self.close_pages()  # packs the pages that are unpacked
         bytes_count = self.waiting.save_changes(batch, suffix) + self.seen.save_changes(batch, suffix)
         self._save_histories(batch)
         for name, pages in zip(self._domain_names, self.stored_pages, strict=True):
-            slots = pages.save(batch)  # a slot is the number of a page in this share
-            if len(slots):  # apart from the pages: when to look at each again, which a start reads without the pages
+            slots = pages.save(batch)  # the changed ones; a slot is a page's number in this share
+            if len(slots):  # a start reads their deadlines (when to look at a page again) without the pages
                 changed = np.empty(len(slots), _CHANGED_DEADLINE)
-                changed["slot"] = slots + self.groups.start * self._pages_count  # its number in the job
+                changed["slot"] = slots + self.groups.start * self._pages_count  # a page's number in the job
                 changed["ms"] = pages.deadlines[slots]
                 value = changed.tobytes()
                 batch.put(store_key(STORE_GROUP, b"", ADDED_DEADLINES, name, suffix), value)
@@ -171,7 +171,7 @@ class Share:
         self._saved_expiry_ms[:] = self._expiry_ms
 
     def restore(self, store: KeyedStore) -> None:
-        """Restore the times at which to look at pages again, waiting events and seen ids, but load no pages."""
+        """Restore the deadlines (when to look at a page again), waiting events and seen ids, but load no pages."""
         for index, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", entries.PAST_DEADLINES, self._deadlines_name))
             if data is not None:  # int64[domains, pages]: when the histories of each page have expired
@@ -185,7 +185,7 @@ class Share:
                     self.stored_pages[domain_number].deadlines.reshape(len(self.groups), -1)[index] = deadlines
         first, end = self.groups.start * self._pages_count, self.groups.stop * self._pages_count
         for name, pages in zip(self._domain_names, self.stored_pages, strict=True):
-            # Changes of commits since the last `save_whole`, by any share.
+            # Changes of later commits, from all shares. A slot in them is the number of a page in the job.
             for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, name)):
                 changed = np.frombuffer(data, _CHANGED_DEADLINE)
                 ours = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
@@ -204,11 +204,11 @@ class Share:
             whole, _ = self.pages[domain_number].take(self.stored_pages[domain_number].slots_of(group), program)
             if whole is None:
                 continue
-            # A savepoint has as many pages as the job says. A page id has the domain's number in its upper bits.
+            # The job's settings say how many pages a savepoint has: find the page of each key, then divide the state.
             part = key_pages(whole.keys, job.groups_count, job.pages_count).astype(np.int64)
             for page, page_state in enumerate(partition_keys(whole, part, job.pages_count, program.row_registers)):
                 deadline_ms = page_state.expiry_min
-                if deadline_ms is not None:
+                if deadline_ms is not None:  # None: the page has no runs
                     group_state.pages[entries.page_id(domain_number, page)] = encode_page(page_state)
                     group_state.deadlines[entries.page_id(domain_number, page)] = deadline_ms
         for domain_number in range(len(job.domains)):
@@ -252,9 +252,9 @@ class Share:
         histories = entries.GroupState(heads=group_state.heads, segments=group_state.segments)  # past events
         for key, data in entries.entries_of(self._job, self._level, group, histories):
             batch.put(key, data)
-        self._store.write(batch)
-        for page, ms in group_state.expiry_ms.items():
-            of_domain, page_number = divmod(page, 1 << entries.PAGE_BITS)
+        self._store.write(batch)  # histories alone; the rest stays in memory until it is saved
+        for page, ms in group_state.expiry_ms.items():  # when all histories of a page have expired
+            of_domain, page_number = divmod(page, 1 << entries.PAGE_BITS)  # a page id has both
             self._expiry_ms[of_domain, group - self.groups.start, page_number] = ms
 
     def save_pages(self, batch: WriteBatch) -> None:
@@ -318,14 +318,14 @@ class Shares:
     def __init__(
         self, rules: JobRules, groups: range, store: DurableStore, shapes: Shapes, paging: PageSettings, count: int
     ) -> None:
-        """Divide the key groups of this process among `count` threads. `shapes`: the layouts of stored pages."""
+        """Divide the key groups of this process among `count` threads. `shapes`: the layouts of stored pages (runs)."""
         self.rules = rules
         self.programs = Programs()
-        self.levels = range(rules.job.levels_count)
+        self.levels = range(rules.job.levels_count)  # the order in which rules run
         self._job = rules.job
         self._groups = groups
         self._has_all_groups = len(groups) == rules.job.groups_count  # this is the only process
-        bounds = [groups.start + len(groups) * number // count for number in range(count + 1)]
+        bounds = [groups.start + len(groups) * number // count for number in range(count + 1)]  # of its parts
         self._bounds = np.array(bounds, np.int32)
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
         self._store = store
@@ -339,7 +339,7 @@ class Shares:
         self.by_level = []
         for level in self.levels:
             names = [entries.domain_name(domain, level) for domain in self._job.domains]
-            seen = SeenOfLevel(names, self._job.groups_count)  # event ids, for all threads: one may match all events
+            seen = SeenOfLevel(names, self._job.groups_count)  # shared, because one thread may match all events
             self.by_level.append(
                 [Share(self._job, part, self._store, self._shapes, paging, level, seen) for part in groups_by_thread]
             )
@@ -360,9 +360,9 @@ class Shares:
             self._pool.shutdown()
 
     def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
-        """Divide the events of a level among the threads by key, and call `work` for the portion of each.
+        """Divide the events of a level (order of rules) among threads by key, and call `work` for the portion of each.
 
-        Few events are matched in this thread, with the state of all threads as one; if no event waits, even undivided.
+        Few events are matched in this thread, with the joined state of all. If no event waits, they are not divided.
         """
         whole = {domain_number: concat_batches(batches) for domain_number, batches in events.items()}
         shares, joined = self.by_level[level], self._joined[level]
@@ -382,14 +382,14 @@ class Shares:
         return np.where(is_ours, np.searchsorted(self._bounds[1:], groups, side="right"), -1)
 
     def _divide(self, events: Mapping[int, EventBatch]) -> list[dict[int, list[EventBatch]]]:
-        """Return the events of each share (a thread's key groups). Keys of other processes are left out."""
-        count = len(self.by_level[0])
+        """Divide events by share (the key groups of a thread) and key domain. Keys of other processes are left out."""
+        count = len(self.by_level[0])  # of shares; each level has as many
         divided: list[dict[int, list[EventBatch]]] = [{} for _ in range(count)]
         for domain_number, batch in events.items():
             if count == 1 and self._has_all_groups:
-                divided[0][domain_number] = [batch]
+                divided[0][domain_number] = [batch]  # all events belong to the only share
                 continue
-            owners = self.owners(batch.key)
+            owners = self.owners(batch.key)  # of each event: the number of its share
             for share in range(count):
                 is_of_share = owners == share
                 if is_of_share.any():
@@ -398,7 +398,7 @@ class Shares:
 
 
 class JoinedShares:
-    """The state of all threads for rules of one level, joined so that one call matches a small micro-batch.
+    """The state of all threads at one level (order of rules), joined so that one call matches a small micro-batch.
 
     An event that waits is stored in its share (the key groups of a thread). If none waits, no event need be divided.
     """
@@ -410,7 +410,7 @@ class JoinedShares:
         for domain_number in range(len(job.domains)):
             histories = _JoinedHistories([share.histories[domain_number] for share in shares])
             stored_pages = [share.stored_pages[domain_number] for share in shares]
-            self.pages.append(MatchedPages(stored_pages, histories, stays_open=False))
+            self.pages.append(MatchedPages(stored_pages, histories, stays_open=False))  # packed after a micro-batch
 
     def nothing_waits(self, events: Mapping[int, EventBatch], due_ms: int) -> bool:
         """Return True if no event has waited or has to wait: all are before `due_ms`, or go in order of arrival."""
@@ -421,7 +421,7 @@ class JoinedShares:
         """Return the work on all key groups, with events that are not divided among the shares."""
         self._close_pages()  # packs the pages (groups of keys) that a share has unpacked
         return Portion(
-            _Undivided(self.parts[:1], self.pages),
+            _Undivided(self.parts[:1], self.pages),  # one share stands for all: seen ids are shared, no event waits
             [{domain_number: [batch] for domain_number, batch in events.items()}],
         )
 
@@ -443,14 +443,14 @@ class _Undivided(NamedTuple):
 
 
 class _JoinedHistories:
-    """The histories of several shares (key groups of a thread) as one. A slot is the number of a page in all."""
+    """The histories of several shares (key groups of a thread) as one. A slot is a page's number in all of them."""
 
     def __init__(self, parts: Sequence[ShareHistories]) -> None:
         self._parts = parts
         self._firsts = np.cumsum([0, *(part.slots_count for part in parts)])[:-1].tolist()
 
     def slots(self, keys: pa.Array) -> Int64:
-        return self._parts[0].slots(keys)  # counts on from the first part's first page, also through the other parts
+        return self._parts[0].slots(keys)  # right for all parts, because their key groups follow each other
 
     def expired(self, watermark_ms: int) -> list[int]:
         owned = zip(self._parts, self._firsts, strict=True)

@@ -43,13 +43,13 @@ class _SortedEvents:
         return self.events.take(np.arange(self.released, len(self.events))) if self.released else self.events
 
     def due(self, due_ms: int) -> EventBatch | None:
-        """Release the events before that time; None without such events. Cost: twice their number."""
+        """Release and return the events before this time; None without such events. Cost: O(released events)."""
         end = int(np.searchsorted(self.events.time_ms, due_ms))
         if end <= self.released:
             return None
         due_events = self.events.take(np.arange(self.released, end))
         self.released = end
-        if 2 * self.released > len(self.events):  # a few events that wait long must not keep the memory of all
+        if 2 * self.released > len(self.events):  # free their memory, though a few events may wait for long
             self.events, self.released = self.rest(), 0
         return due_events
 
@@ -73,15 +73,15 @@ class WaitingOfShare:
         return not any(self._waiting.values())
 
     def release(self, domain_number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Add new events of a key domain to the waiting ones. Remove and return those before the watermark `due_ms`."""
+        """Add new events of a key domain to the waiting ones. Remove and return all before the watermark `due_ms`."""
         blocks, unsaved = self._waiting.get(domain_number, []), self._unsaved.get(domain_number, [])
         if not blocks and (fresh is None or not np.count_nonzero(fresh.time_ms >= due_ms)):
             return fresh  # no event waits, so nothing is stored
         new_batches = [] if fresh is None else [fresh]
-        fresh_due, rest = split_due(new_batches, due_ms)
+        fresh_due, rest = split_due(new_batches, due_ms)  # before `due_ms`, and after
         due_parts = [part for part in (*(block.due(due_ms) for block in blocks), fresh_due) if part is not None]
         self._waiting[domain_number] = _merge_similar([*(block for block in blocks if len(block)), *map(_sorted, rest)])
-        _, self._unsaved[domain_number] = split_due([*unsaved, *new_batches], due_ms)  # for the next commit
+        _, self._unsaved[domain_number] = split_due([*unsaved, *new_batches], due_ms)  # stored by the next commit
         self._unsaved_due_ms[domain_number] = max(due_ms, self._unsaved_due_ms.get(domain_number, TIME_MS_MIN))
         return concat_batches(due_parts) if due_parts else None
 
@@ -98,13 +98,13 @@ class WaitingOfShare:
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
-        """Add all events that wait for the watermark, by key group. Entries of earlier commits become unnecessary."""
+        """Add all events that wait for the watermark, by key group. Changes of earlier commits are then unnecessary."""
         for domain_number, name in enumerate(self._domain_names):
             stored_before, stored_now = self._stored_groups.get(domain_number, set()), set()
             for group, events in self.by_group(domain_number):
                 batch.put(store_key(group, b"", WAITING, name), encode_batch(events))
                 stored_now.add(group)
-            for group in sorted(stored_before - stored_now):
+            for group in sorted(stored_before - stored_now):  # its events do not wait any more
                 batch.delete(store_key(group, b"", WAITING, name))
             self._stored_groups[domain_number] = stored_now
         self._unsaved.clear()
@@ -130,8 +130,8 @@ class WaitingOfShare:
                 if data is not None:
                     parts.append(decode_batch(data))
                     self._stored_groups.setdefault(domain_number, set()).add(group)
-            # Several threads wrote the changes of a commit, each for its key groups, which may not be these.
-            commits: dict[bytes, list[bytes]] = {}
+            # Each thread wrote the changes of its key groups. These groups may have been divided in another way then.
+            commits: dict[bytes, list[bytes]] = {}  # number of a commit → the changes of each thread
             for key, value in store.scan(prefix_range(STORE_GROUP, b"", ADDED_WAITING, name)):
                 commits.setdefault(split_key(key).item[:COMMIT_BYTES], []).append(value)
             for part in _still_waiting(parts, [commits[commit] for commit in sorted(commits)]):

@@ -31,14 +31,14 @@ def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) 
 
     Raises: UsageError if it does not fit the job; StateError, SinkError.
     """
-    shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of a start that was cut off
+    shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # left by a start that was cut off
     rulebook = rulebook.copy()
     rulebook.assign_levels(job.levels_count)  # the order in which rules run
     about, saved = warm.about, save(rulebook)
     with closing(MemoryStore()) as store:
         engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)
         runs = engine.begin(warm)
-        batch = WriteBatch()  # entries of histories have the form of the store
+        batch = WriteBatch()  # `entries_of` reads histories from the store
         engine.save_whole(batch)
         store.write(batch)
         beginning = Beginning(saved.digest, about.until_ms - 1, {}, since_ms=about.since_ms)
@@ -46,4 +46,4 @@ def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) 
         engine.close()
     RulebookStore(checkpoint / RULEBOOKS_FOLDER).put(saved)
     begin_rule_output(checkpoint, rule_status(rulebook), [list(entry) for entry in about.memory])  # memory: last alerts
-    write_progress(checkpoint, -1, runs)
+    write_progress(checkpoint, -1, runs)  # -1: no micro-batch yet
