@@ -74,14 +74,14 @@ def page_keys(slots: Int64, pages_count: int, prefixes: UInt8, out: UInt8) -> No
 
 @bare
 def group_rows(codes: Int64, starts: Int64, out: Int64) -> None:
-    """Sort rows by their codes, stably: fill out int64[N] with the rows in that order.
+    """Sort rows by their codes, stably: fill out int64[N] with the row numbers in the sorted order.
 
-    Shapes: codes int64[N] below G; starts int64[G + 1] zeros, which become the end of each code's rows.
+    Shapes: codes int64[N] below G; starts int64[G + 1], zeros before. Afterwards, code g's rows end at starts[g].
     """
     for i in range(codes.shape[0]):
-        starts[codes[i] + 1] += 1
+        starts[codes[i] + 1] += 1  # the number of rows of each code
     for g in range(1, starts.shape[0]):
-        starts[g] += starts[g - 1]
+        starts[g] += starts[g - 1]  # where the rows of code g begin
     for i in range(codes.shape[0]):
         code = codes[i]
         out[starts[code]] = i
@@ -105,12 +105,11 @@ def _compare_ids(a: int, b: int, view_lengths: tuple[int, int], offsets: Int64, 
 def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool:
     """Return True if event a comes before event b in the order of events. Both have the same time in ms.
 
-    order int64[N, 3] has an event's microseconds, the field that the user declared for the order, and its origin. With
-    int64[0, 3], events are in the order of their rows. If the first two columns are equal, source events are ordered
-    by partition (the origin's bits from PARTITION_SHIFT on), then by arrival. Derived events, which rules emit, have
-    DERIVED_US or more microseconds. Their arrival is not reproducible, so they are ordered by id. A record may become
-    several events, one for each view; an event's id is the record's id and the view's name. The record's id decides,
-    then the view's number (in the origin), then the whole id. The origin's last bits are the length of the view's name.
+    order int64[N, 3] has an event's microseconds, the field that the user declared for the order, and its origin
+    (partition, number of the view, bytes of the id after the record's id). If it is empty, events are in the order of
+    their rows. The first two columns decide first. Then the partition and the arrival decide between source events.
+    Derived events, which rules emit, have DERIVED_US or more microseconds. They may arrive in another order next time,
+    so their ids decide: first the id of the record from which a view made the event, then the view, then the whole id.
     """
     if order.shape[0] == 0:
         return a < b
@@ -121,7 +120,7 @@ def is_before(a: int, b: int, order: Int64, offsets: Int64, data: UInt8) -> bool
     if order[a, 0] < DERIVED_US:
         if origin_a >> PARTITION_SHIFT != origin_b >> PARTITION_SHIFT:
             return origin_a < origin_b
-        return a < b  # rows are in order of arrival
+        return a < b  # rows are in the order of arrival
     view_lengths = (origin_a & ((1 << VIEW_TAIL_BITS) - 1), origin_b & ((1 << VIEW_TAIL_BITS) - 1))
     record_order = _compare_ids(a, b, view_lengths, offsets, data)
     if record_order != 0:
@@ -182,9 +181,10 @@ def arrange_events(rows_by_time: Int64, new: Arrivals, keys_count: int, out: Int
 
 @bare
 def count_ordinals(columns: Int64, in_stream: UInt8, first_row: int, stream_count: Int32) -> None:
-    """Write the number of each event of a stream on its key into its ordinal, from first_row on; -1 for other events.
+    """Give the events of a stream, from first_row on, their numbers on their keys. Other events get the number -1.
 
-    Shapes: columns of an event table; in_stream uint8[event types]; stream_count int32[K] is increased.
+    A stream is the events that a window of n events counts. The numbers go to a column of the event table. Shapes:
+    in_stream uint8[event types] marks the stream's types; stream_count int32[K], each key's next number, advances.
     """
     for row in range(first_row, columns.shape[1]):
         if in_stream[columns[y.COLUMN_TYPE, row]] != 0:
@@ -213,9 +213,9 @@ def queue_rows(bitmaps: UInt64, predicates: Int32, first_row: int, rows_count: i
         for k in range(predicates.shape[0]):
             bits |= bitmaps[predicates[k], word]
         while bits != 0:
-            lowest = bits & (~bits + np.uint64(1))
+            lowest = bits & (~bits + np.uint64(1))  # the lowest bit of `bits` alone
             position = 0
-            probe = lowest
+            probe = lowest  # the loop finds the position of its bit by halving
             for shift in (32, 16, 8, 4, 2, 1):
                 if probe >> np.uint64(shift) != 0:
                     probe >>= np.uint64(shift)

@@ -30,10 +30,10 @@ def latest_before(holds: Bool, order: Int64, begin: Int64, out: Int32) -> None:
 
 @bare
 def count_distinct(codes: Int64, begin: Int64, seen: Int64, out: Int64) -> None:
-    """Fill out int64[N] with the number of different codes of the rows from `begin` to each row, both included.
+    """Fill out int64[N] with the number of different codes in the rows from begin[i] to each row i, both included.
 
-    Shapes: codes int64[N], −1 counts as no code; begin int64[N] never falls; seen int64[greatest code + 1] are zeros,
-    and are used up. Cost: O(N).
+    Shapes: codes int64[N], −1 for a row without a code; begin int64[N], which never falls from row to row; seen
+    int64[greatest code + 1] is scratch, zeros before the call. Cost: O(N).
     """
     first, count = 0, 0
     for row in range(codes.shape[0]):
@@ -54,10 +54,10 @@ def count_distinct(codes: Int64, begin: Int64, seen: Int64, out: Int64) -> None:
 def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64, window_ms: int) -> Int64:
     """Put one more event before each chain: return the longer chains int64[S + 1, C' ≤ C], in the same order.
 
-    A chain, chains[:, chain], has the row of one event for each of S steps. `earlier` int32[N] is the row to put before
-    each event, −1 for none. A chain is left out if it lacks this row, if it would last `window_ms` or more, or if a
-    forbidden event lies between: absent int32[N] is its latest row before each event, int32[0] without such an event.
-    Cost: O(S · C).
+    A chain, chains[:, chain], has the row of one event for each of S steps. earlier int32[N] is the row to put before
+    each event, −1 for none. A chain is left out if it has no such row, if it would last `window_ms` or more, or if a
+    forbidden event lies between the first two events. absent int32[N] is the latest forbidden row before each event; it
+    is empty if no event is forbidden. Cost: O(S · C).
     """
     steps, count = chains.shape
     fits = np.empty(count, np.bool_)
@@ -67,7 +67,7 @@ def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64,
         first = earlier[start]
         fits[chain] = first >= 0 and time_ms[end] - time_ms[first] < window_ms
         if fits[chain] and absent.shape[0] > 0:
-            fits[chain] = absent[start] <= first
+            fits[chain] = absent[start] <= first  # the latest forbidden event is not after the new first one
         longer_count += fits[chain]
     longer = np.empty((steps + 1, longer_count), np.int64)
     index = 0
@@ -84,9 +84,9 @@ def prepended_rows(chains: Int64, earlier: Int32, absent: Int32, time_ms: Int64,
 def _fraud_at(chains: Int64, step: int, chain: int, events: MinedEvents, late_ms: int) -> int:
     """Return the number of the fraud that a chain finds by the event of one step, −1 for none.
 
-    A chain, chains[:, chain], has an event row for each step of a mined sequence; its last event raises the alert. A
-    fraud of an earlier event counts if the alert comes less than `late_ms` later, at an event whose type occurs in
-    frauds. A customer's report of a fraud has another type: it follows each fraud, so it would find them all, too late.
+    A chain, chains[:, chain], has an event row for each step of a mined sequence. Its last event raises the alert. If
+    the fraud is of an earlier event, the alert must come less than `late_ms` after it, at an event whose type occurs in
+    frauds. A customer's report of a fraud has another type: it follows each fraud, but an alert then is too late.
     """
     last = chains.shape[0] - 1
     row, end = chains[step, chain], chains[last, chain]
@@ -110,16 +110,16 @@ def fill_frauds(chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, 
 def count_chains(
     chains: Int64, events: MinedEvents, by_any: bool, late_ms: int, open_frauds: Bool
 ) -> tuple[int, int, float]:
-    """Count the frauds that chains find, among the frauds that are still open: bool[F] by number.
+    """Count the open frauds (still to be found) that chains find. open_frauds bool[F] marks them by number.
 
-    A chain, chains[:, chain], has an event row for each step of a mined sequence. It finds frauds by any of its rows
-    (`by_any`) or by its last one, but not by a row that is `late_ms` older than the last.
-    Returns: the open frauds that the chains find, the chains that find one, and the weight (number of represented
+    A chain, chains[:, chain], has an event row for each step of a mined sequence. It finds the frauds of all its rows
+    (`by_any`) or of its last one, but an earlier row must be less than `late_ms` older than the last.
+    Returns: how many open frauds the chains find, how many chains find one, and the weight (number of represented
     events) of the chains that find no fraud at all, open or not. Cost: O(S · C + F) for S steps, C chains and F frauds.
     """
     last = chains.shape[0] - 1
-    is_hit = np.zeros(open_frauds.shape[0], np.bool_)
-    hits, right, wrong = 0, 0, 0.0
+    is_found = np.zeros(open_frauds.shape[0], np.bool_)
+    frauds_count, right_chains, wrong_events = 0, 0, 0.0
     for chain in range(chains.shape[1]):
         is_wrong, is_right = True, False
         for step in range(0 if by_any else last, last + 1):
@@ -129,10 +129,10 @@ def count_chains(
             is_wrong = False
             if open_frauds[fraud]:
                 is_right = True
-                if not is_hit[fraud]:
-                    is_hit[fraud] = True
-                    hits += 1
-        right += is_right
+                if not is_found[fraud]:
+                    is_found[fraud] = True
+                    frauds_count += 1
+        right_chains += is_right
         if is_wrong:
-            wrong += events.weight[chains[last, chain]]
-    return hits, right, wrong
+            wrong_events += events.weight[chains[last, chain]]
+    return frauds_count, right_chains, wrong_events

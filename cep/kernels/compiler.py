@@ -36,16 +36,16 @@ class SharedCache(FunctionCache):
     _claim: int | None = None  # an open file, locked while this process compiles the kernel
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """Read the kernel for a signature. Return None if it is missing and no other process is compiling it.
+        """Read the compiled kernel for a signature. Return None if this process must compile it.
 
         Python's garbage collector is paused, because reading the first kernel loads numba's runtime.
         """
         with paused():
             loaded = super().load_overload(signature, context)
-        if loaded is None and self._claim is None:  # wait for a process that compiles it, or lock until it is saved
+        if loaded is None and self._claim is None:  # wait while another process compiles it, then look again
             self._claim = claimed(Path(self.cache_path) / f"{self._impl.filename_base}.lock")
             loaded = super().load_overload(signature, context)
-            if loaded is not None:
+            if loaded is not None:  # otherwise the lock is kept until this process has saved the kernel
                 self._release()
         return loaded
 
@@ -87,13 +87,13 @@ def claimed(path: Path) -> int | None:
 
 
 class PartLibrary(codegen.JITCodeLibrary):
-    """The LLVM code of a part (a kernel that other kernels call). Only callers become machine code, to save time."""
+    """The LLVM code of a part, a kernel that other kernels call. Callers copy it: it needs no machine code itself."""
 
     def _optimize_final_module(self) -> None:
         """Do nothing: each function is already simplified."""
 
     def _finalize_final_module(self) -> None:
-        """Define the variables to which numba writes after each compilation. Code is not needed: callers copy it."""
+        """Create only the variables, because numba sets them after each compilation. Callers copy the code."""
         self._finalize_dynamic_globals()
         names = [variable.name for variable in self._final_module.global_variables if "NumbaEnv" in variable.name]
         empty = str(self._codegen._create_empty_module(f"{self.name}.variables"))  # noqa: SLF001 numba's own library does
@@ -130,7 +130,7 @@ _FLAGS: dict[_Flags, _Flags] = {}
 
 
 class Compiler(numba_compiler.Compiler):
-    """numba's compiler, with one object for equal flags, which is hashed once and compared at once (see _Flags).
+    """numba's compiler. Equal flags of compilations are one object, so that they are hashed only once (see _Flags).
 
     Python's garbage collector is paused, because it would traverse all new objects of numba repeatedly.
     """
@@ -138,7 +138,7 @@ class Compiler(numba_compiler.Compiler):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         flags = _Flags(self.state.flags)
-        self.state.flags = _FLAGS.setdefault(flags, flags)
+        self.state.flags = _FLAGS.setdefault(flags, flags)  # the equal flags of an earlier compilation, if any
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
         with paused():

@@ -55,12 +55,15 @@ def find_pairs(
     first: Int64, second: Int64, hash_key: UInt64, places: Int32, first_rows: Int64,
     wanted_first: Int64, wanted_second: Int64, out: Int64,
 ) -> None:  # fmt: skip
-    """Fill out int64[M] with the group of each wanted pair, −1 for none; `places` and first_rows: see `group_pairs`."""
+    """Find the group of each wanted pair: fill out int64[M] with the groups' numbers, −1 for a pair without a group.
+
+    `group_pairs` has grouped the pairs (first, second), and filled the hash table `places`, and first_rows.
+    """
     for i in range(wanted_first.shape[0]):
         place = _first_place(wanted_first[i], wanted_second[i], hash_key, places)
         out[i] = -1
         while places[place] >= 0:
-            row = first_rows[places[place]]
+            row = first_rows[places[place]]  # a row with the pair of the group at this place
             if first[row] == wanted_first[i] and second[row] == wanted_second[i]:
                 out[i] = places[place]
                 break
@@ -87,34 +90,36 @@ NEW, SAME, OTHER = 0, 1, 2  # the verdicts: a new id; the id and content of a ke
 @bare
 def fill_slots(kept: UInt64, count: int, slots: Int32) -> None:
     """Enter the first `count` kept pairs uint64[2, C], whose ids are all different, into empty slots."""
-    last = _U(slots.shape[0] - 1)
+    mask = _U(slots.shape[0] - 1)
     for k in range(count):
-        at = kept[0, k] & last
-        while slots[at] != NO_PAIR:
-            at = (at + _U(1)) & last
-        slots[at] = k
+        slot = kept[0, k] & mask
+        while slots[slot] != NO_PAIR:
+            slot = (slot + _U(1)) & mask
+        slots[slot] = k
 
 
 @bare
 def judge_pairs(pairs: UInt64, kept: UInt64, count: int, slots: Int32, verdicts: UInt8) -> int:
-    """Compare events with the kept ones, to find repeated ones. Keep events with a new id; return how many are kept.
+    """Find events that repeat kept ones. Keep the events with a new id, and return how many are kept then.
 
-    Shapes: pairs uint64[2, N], hashes of an event's id and content; kept uint64[2, C], `count` such pairs and room for
-    N more; slots int32[S], a hash table of the kept pairs' numbers; verdicts uint8[N] is filled. Cost: O(N).
+    A pair is the hash of an event's id and the hash of its content. The verdict on an event is NEW for a new id, SAME
+    if id and content are kept, OTHER if the id is kept with another content. Shapes: pairs uint64[2, N] of the events;
+    kept uint64[2, C], `count` pairs and room for N more; slots int32[S], a hash table of indexes into `kept`; verdicts
+    uint8[N] is filled.
     """
-    last = _U(slots.shape[0] - 1)
+    mask = _U(slots.shape[0] - 1)
     for i in range(pairs.shape[1]):
-        at = pairs[0, i] & last
-        while slots[at] != NO_PAIR and kept[0, slots[at]] != pairs[0, i]:
-            at = (at + _U(1)) & last
-        if slots[at] == NO_PAIR:
-            slots[at] = count
+        slot = pairs[0, i] & mask
+        while slots[slot] != NO_PAIR and kept[0, slots[slot]] != pairs[0, i]:
+            slot = (slot + _U(1)) & mask
+        if slots[slot] == NO_PAIR:
+            slots[slot] = count
             kept[0, count] = pairs[0, i]
             kept[1, count] = pairs[1, i]
             count += 1
             verdicts[i] = NEW
         else:
-            verdicts[i] = SAME if kept[1, slots[at]] == pairs[1, i] else OTHER
+            verdicts[i] = SAME if kept[1, slots[slot]] == pairs[1, i] else OTHER
     return count
 
 
@@ -134,12 +139,13 @@ def judge_against_sorted(pairs: UInt64, kept: UInt64, places: Int64, verdicts: U
 
 @bare
 def add_numbers(values: Int64, validity: UInt8, first: int, salt: UInt64, out: UInt64) -> None:
-    """Add the hash of each number of int64[N] to out uint64[N].
+    """Add a hash of each number of values int64[N] to the digest in the same row of out uint64[N].
 
-    Shapes: validity is a bitmap whose bit first + i says that number i has a value; empty if all have one; salt
-    uint64[3]. With a secret salt there are two rounds, because differences of two numbers may survive one.
+    Shapes: validity is a bitmap, whose bit first + i is 1 if number i is not null; it is empty if none is null. salt
+    uint64[3] differs by column. A secret salt is mixed in twice, because after one round of hashing the difference of
+    two hashes may show the difference of the numbers.
     """
-    is_secret = salt[2] != 0
+    is_secret = salt[2] != 0  # a salt that is not secret has two words and 0
     for i in range(out.shape[0]):
         bit = first + i
         if validity.shape[0] == 0 or validity[bit >> 3] >> (bit & 7) & 1:

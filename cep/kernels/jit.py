@@ -23,7 +23,7 @@ from cep.kernels.own_numba import numba
 
 
 def _cache_folder() -> Path:
-    """Return the folder for compiled kernels: CEP_KERNEL_CACHE, then the user's cache folder, then one of this process.
+    """Return the folder for compiled kernels: in CEP_KERNEL_CACHE, else in the user's cache, else temporary.
 
     It contains machine code that is run, so a folder to which others may write is not used.
     """

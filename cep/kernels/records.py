@@ -68,18 +68,17 @@ class JsonValues(NamedTuple):
 class Program(NamedTuple):
     """The compiled rules of one key domain (the rules whose events have the same key fields).
 
-    image int64[words], the joined tables of all rules (layout.py); rules int64[R, RULE_WIDTH]. Rule r reacts to events
-    for which one of the predicates (conditions on one event) relevance[relevance_first[r] : relevance_first[r + 1]]
-    holds, both int32; -1 stands for all events. A stream is the events that a window of n events counts: streams
-    uint8[streams, event types] marks their types. start_runs int64[R, W]: each rule's run without an event.
+    A rule reacts to an event if one of its predicates (conditions on one event) holds. A window of n events counts the
+    events of some types. These events are a stream. Shapes: image int64[words]; rules int64[R, RULE_WIDTH];
+    relevance_first int32[R + 1]; relevance int32; streams uint8[streams, event types]; start_runs int64[R, W].
     """
 
-    image: Int64
-    rules: Int64
-    relevance_first: Int32
-    relevance: Int32
-    streams: UInt8
-    start_runs: Int64
+    image: Int64  # The joined tables of all rules (layout.py).
+    rules: Int64  # The words of each rule.
+    relevance_first: Int32  # Rule r has the predicates relevance[relevance_first[r] : relevance_first[r + 1]].
+    relevance: Int32  # The numbers of predicates; -1 holds for all events.
+    streams: UInt8  # 1 for each event type of a stream.
+    start_runs: Int64  # Each rule's run (partial match) before it takes an event.
 
 
 class Rule(NamedTuple):
@@ -90,32 +89,27 @@ class Rule(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The event table: columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new.
+    """The event table: a row for each of N events, where the rows from first_row on are new.
 
-    bitmaps uint64[P, words] tell for which new rows a predicate (condition on an event) holds: bit 0 is for first_row.
-    weights int64[N]: towards its key's limit of bound events, an event counts once and as many more times as its weight
-    says. The weight is 0 unless the event has long texts. The array is empty if all weights are 0.
+    A key has a limit for its bound events. An event counts as 1 + its weight towards this limit. The weight is 0 unless
+    its texts are long. Shapes: columns int64[C, N]; nulls uint8[C, N]; bitmaps uint64[P, words]; weights int64[N].
     """
 
     columns: Int64
-    nulls: UInt8
-    bitmaps: UInt64
-    first_row: int
-    weights: Int64
+    nulls: UInt8  # 1 for a value that is null.
+    bitmaps: UInt64  # For each predicate (condition on an event) a bit of each new event, 1 if the predicate holds.
+    first_row: int  # The first new row. It has bit 0.
+    weights: Int64  # Empty if all weights are 0.
 
 
 class Arrivals(NamedTuple):
-    """The new events of a batch: keys int32[N] are key numbers, time_ms int64[N].
+    """New events of a batch: keys int32[N], time_ms int64[N], order int64[N, 3], id_offsets int64[N + 1], id_bytes."""
 
-    order int64[N, 3] orders events of one time: microseconds, the declared field, and the origin (view and partition);
-    int64[0, 3] if only ids order them. Id n is id_bytes[id_offsets[n] : id_offsets[n + 1]], int64 offsets and UTF-8.
-    """
-
-    keys: Int32
+    keys: Int32  # The number of each event's key.
     time_ms: Int64
-    order: Int64
-    id_offsets: Int64
-    id_bytes: UInt8
+    order: Int64  # For equal times: microseconds, the user's order field, the view and partition. Empty: by row.
+    id_offsets: Int64  # The id of event n is id_bytes[id_offsets[n] : id_offsets[n + 1]].
+    id_bytes: UInt8  # UTF-8.
 
 
 class BlockCode(NamedTuple):
@@ -165,20 +159,19 @@ class RuleInput(NamedTuple):
 
 
 class SharedStarts(NamedTuple):
-    """Events that start several rules, by prefix (first steps that rules share), then key and row (engine/starts.py).
+    """The S stored events of prefixes (first steps that several rules share), by prefix, key and row.
 
-    keys int32[S], rows int64[S]; prefix i begins at bounds[i], int64. counts int64[S]: the running number of starts;
-    weights int64[S]: the same, but a start with long texts counts more (int64[0] if all count once). Both are for
-    limits of a key. Bit columns[s], int64[S], of bits[p], uint64[P, words], is 1 if predicate p holds for start s.
+    An event of a prefix's first step is a start: it begins a run of each of these rules (engine/starts.py).
+    Shapes: keys int32[S]; rows, counts, columns and weights int64[S]; bits uint64[P, words]; bounds int64.
     """
 
-    keys: Int32
-    rows: Int64
-    counts: Int64
-    columns: Int64
-    bits: UInt64
-    bounds: Int64
-    weights: Int64
+    keys: Int32  # The number of each event's key.
+    rows: Int64  # The row of each event in the event table.
+    counts: Int64  # How many starts there are up to each event, for the limit on runs of a key.
+    columns: Int64  # Event s has bit columns[s] in each row of `bits`.
+    bits: UInt64  # 1 in row p if predicate (condition) p holds for the event.
+    bounds: Int64  # The events of prefix i begin at bounds[i].
+    weights: Int64  # As counts, but a start with long texts counts more. Empty if each counts once.
 
 
 class PrefixEvents(NamedTuple):
@@ -223,18 +216,16 @@ class Work(NamedTuple):
 
 
 class NumberedTexts(NamedTuple):
-    """The state while texts get numbers, equal texts the same one (text/texts.py).
+    """The state of a loop that numbers the texts in N rows. Equal texts get the same number (text/texts.py).
 
-    places uint64[2^n], a hash table: 0 is empty, otherwise the upper 32 bits are of the hash of a text and the lower 32
-    bits are its number + 1. codes int32[N] are the numbers of rows, firsts int64[N] the first row of each number. key
-    uint64[2] is the key of the hashes. ahead uint64[33]: hashes of the next rows, whose reads of memory overlap.
+    Shapes: places uint64[2^n]; codes int32[N]; firsts int64[N]; key uint64[2]; ahead uint64[33].
     """
 
-    places: UInt64
-    codes: Int32
-    firsts: Int64
-    key: UInt64
-    ahead: UInt64
+    places: UInt64  # A hash table. A place has bits of a text's hash, and in its lower half the number + 1; 0 if empty.
+    codes: Int32  # The number of each row's text.
+    firsts: Int64  # The first row of each number.
+    key: UInt64  # The secret key of the hashes.
+    ahead: UInt64  # The hashes of the next 32 rows, and a word that is never read.
 
 
 class Counts(NamedTuple):
@@ -247,34 +238,32 @@ class Counts(NamedTuple):
 
 
 class RuleScratch(NamedTuple):
-    """Scratch memory of the matcher.
+    """Scratch memory of the matcher. A run is a partial match, a node is an event that runs have bound.
 
-    queue int32[new rows]: events that a rule may react to. stream_count int32[K]: events that its window has counted.
-    picked int64[rows of Work.runs]: runs that an event may advance, or a heap of runs. stack int64[*, 3]: nodes (bound
-    events) that a walk comes back to, or a hash table of runs. counters_before int64[COUNTERS]: the counters before the
-    current key. marks int64[*], once a key has many nodes: the walk that has visited each (match/room.py), initially 0.
+    Shapes: queue int32[new rows]; stream_count int32[K]; picked int64[rows of Work.runs]; stack int64[*, 3];
+    counters_before int64[COUNTERS]; marks int64[*].
     """
 
-    queue: Int32
-    stream_count: Int32
-    picked: Int64
-    stack: Int64
-    counters_before: Int64
-    marks: Int64
+    queue: Int32  # The events that a rule may react to.
+    stream_count: Int32  # How many events of each key the rule's window of n events has counted.
+    picked: Int64  # The runs that an event may advance, or a heap of runs.
+    stack: Int64  # The nodes to which a walk over nodes returns, or a hash table of runs.
+    counters_before: Int64  # The counters before the current key.
+    marks: Int64  # The last walk that has visited each node (match/room.py). Empty without a key of many nodes.
 
 
 class RunOutput(NamedTuple):
-    """The runs that stay open, and the cursor: the matcher stops if an array is full, and resumes there after it grew.
+    """The runs (partial matches) that stay open, and the place at which the matcher resumes after a stop.
 
-    runs int64[*, W], each of W words (layout.py), keys and rules int32[*], with room for more rows; counters
-    int64[COUNTERS, R]: the amount that each rule has added to each counter of `Work`; cursor int64[CURSOR_WIDTH].
+    The matcher stops if an array is full. The caller enlarges the array and calls the matcher again.
+    Shapes: runs int64[*, W]; keys and rules int32[*]; counters int64[COUNTERS, R]; cursor int64[CURSOR_WIDTH].
     """
 
-    runs: Int64
-    keys: Int32
-    rules: Int32
-    counters: Int64
-    cursor: Int64
+    runs: Int64  # The words of each run (layout.py). The last rows are free.
+    keys: Int32  # The number of each run's key.
+    rules: Int32  # The number of each run's rule.
+    counters: Int64  # How much each rule has added to each counter of `Work`.
+    cursor: Int64  # The place at which the matcher resumes.
 
 
 class LiveRuns(NamedTuple):
@@ -303,21 +292,19 @@ class Remaining(NamedTuple):
 
 
 class PartOrder(NamedTuple):
-    """The rows of a state, part by part: P parts, each a set of keys. A node is a bound event of a run.
+    """The rows of a state (keys, runs, nodes and events), sorted by part. Each of P parts has the rows of some keys.
 
-    bounds int64[4, P + 1] are the offsets of each part's keys, runs, nodes and events, and the end of the last ones.
-    keys, runs, nodes and events (int64, one entry per row) are the order of the rows. key_place, node_place and
-    event_place int64 are the place of each row within its part.
+    Shapes: bounds int64[4, P + 1]; keys, runs, nodes, events, key_place, node_place and event_place int64, by row.
     """
 
-    bounds: Int64
-    keys: Int64
-    runs: Int64
-    nodes: Int64
-    events: Int64
-    key_place: Int64
-    node_place: Int64
-    event_place: Int64
+    bounds: Int64  # Where the keys, runs, nodes and events of each part begin, and where the last part ends.
+    keys: Int64  # The numbers of the keys, in the sorted order.
+    runs: Int64  # The rows of the runs (partial matches), in the sorted order.
+    nodes: Int64  # The rows of the nodes (events that runs have bound).
+    events: Int64  # The rows of the events.
+    key_place: Int64  # The position of each key within its part.
+    node_place: Int64  # The same for each node.
+    event_place: Int64  # The same for each event.
 
 
 class StateRows(NamedTuple):

@@ -118,16 +118,17 @@ def keyed_number_hashes(values: Int64, key: UInt64, out: UInt64) -> None:
 
 @bare
 def keyed_id_hashes(key_digests: Int64, offsets: Int64, data: UInt8, keys: UInt64, out: UInt64) -> None:
-    """Fill out uint64[N] with SipHash-2-4 of eight bytes, key_digests int64[N], followed by each id of an event.
+    """Fill out uint64[N] with the SipHash-2-4 hash of each event's id, after eight bytes that identify the event's key.
 
-    Equal ids of different keys differ by key_digests. Shapes: keys uint64[N, 2], or uint64[1, 2] for all.
+    These bytes, key_digests int64[N], make the hashes of equal ids of two keys different. Shapes: keys uint64[N, 2] are
+    the secret keys of the hash, or uint64[1, 2] one for all events.
     """
-    step = 0 if keys.shape[0] == 1 else 1
+    step = 0 if keys.shape[0] == 1 else 1  # 0: all events have the first row of `keys`
     for i in range(out.shape[0]):
         lo, hi, key_digest = offsets[i], offsets[i + 1], _U(key_digests[i])
         k0, k1 = keys[i * step, 0], keys[i * step, 1]
         v0, v1, v2, v3 = _rounds(_V0 ^ k0, _V1 ^ k1, _V2 ^ k0, _V3 ^ k1 ^ key_digest, 2)
-        v0 ^= key_digest
+        v0 ^= key_digest  # the first word of the text
         position = lo
         while position + WORD_BYTES <= hi:
             word = word_at(data, position)

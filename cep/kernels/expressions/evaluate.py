@@ -191,10 +191,10 @@ def _block_float_unary(op: int, operand: _FloatLane, result: _FloatLane, n: int)
 def _block_integer_unary(
     op: int, operand: _Lane, factor: int, result: _Lane, floats: Float64, n: int, errors: Int64
 ) -> None:
-    """Run NEG, ABS, SCALE, TO_FLOAT, TO_FLOAT_REST or QUOTIENT on n values of a register.
+    """Run an instruction with one integer operand on n values: NEG, ABS, SCALE, TO_FLOAT, TO_FLOAT_REST or QUOTIENT.
 
-    SCALE multiplies by `factor`, a power of ten. The last three divide by it; TO_FLOAT_REST is the rounding error of
-    TO_FLOAT. `floats` is the memory of the result as float64[BLOCK]. errors[0] counts overflows.
+    SCALE multiplies by `factor`. The last three divide by it: TO_FLOAT gives the nearest float, TO_FLOAT_REST the
+    rounding error of that float. `floats` is the memory of the result as float64[BLOCK]. errors[0] counts overflows.
     """
     x, xn, out, outf, outn = operand.values, operand.nulls, result.values, floats, result.nulls
     for i in range(n):
@@ -215,8 +215,8 @@ def _block_integer_unary(
             out[i] = x[i] // factor
     else:
         for i in range(n):
-            if x[i] == INT64_MIN:
-                errors[0] += int64(outn[i] == 0)
+            if x[i] == INT64_MIN:  # int64 has no 2^63
+                errors[0] += int64(outn[i] == 0)  # the value of a null is ignored
                 out[i] = INT64_MAX
             else:
                 out[i] = abs(x[i]) if op == o.ABS else -x[i]
@@ -229,14 +229,14 @@ def _block_logic(op: int, first: _Lane, second: _Lane, third: _Lane, result: _La
     xn, yn, zn, outn = first.nulls, second.nulls, third.nulls, result.nulls
     if op == o.AND:
         for i in range(n):
-            false = (xn[i] == 0 and x[i] == 0) or (yn[i] == 0 and y[i] == 0)
-            outn[i] = np.uint8(not false and (xn[i] | yn[i]) != 0)
-            out[i] = int64(not false and outn[i] == 0)
+            is_false = (xn[i] == 0 and x[i] == 0) or (yn[i] == 0 and y[i] == 0)  # one false operand decides
+            outn[i] = np.uint8(not is_false and (xn[i] | yn[i]) != 0)
+            out[i] = int64(not is_false and outn[i] == 0)
     elif op == o.OR:
         for i in range(n):
-            true = (xn[i] == 0 and x[i] != 0) or (yn[i] == 0 and y[i] != 0)
-            outn[i] = np.uint8(not true and (xn[i] | yn[i]) != 0)
-            out[i] = int64(true)
+            is_true = (xn[i] == 0 and x[i] != 0) or (yn[i] == 0 and y[i] != 0)  # one true operand decides
+            outn[i] = np.uint8(not is_true and (xn[i] | yn[i]) != 0)
+            out[i] = int64(is_true)
     elif op == o.NOT:
         for i in range(n):
             out[i] = int64(x[i] == 0)
@@ -270,8 +270,8 @@ def _float_lane(machine: _Machine, register: int) -> _FloatLane:
 def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machine, errors: Int64) -> None:
     """Run all instructions on n events from row `lo` on. errors int64[I] counts overflows by instruction.
 
-    An instruction is (opcode, target register t, operands a, b, c). Operations with equal types of operands have
-    adjacent opcodes (opcodes.py), so a range of them chooses the function. A register's lane has its values and nulls.
+    An instruction is (opcode, target register t, operands a, b, c). Opcodes whose operands have the same types are
+    adjacent (opcodes.py), so each branch tests a range of opcodes. A lane is the values and null flags of one register.
     """
     ints, floats, nulled = machine.ints, machine.floats, machine.nulls
     for pc in range(code.instructions.shape[0]):
@@ -309,9 +309,9 @@ def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machi
 
 @kernel
 def evaluate_blocks(code: BlockCode, events: Events, errors: Int64) -> None:
-    """Run `code` over the new events; fill their bitmaps, which have room for whole blocks, and derived columns.
+    """Run `code` for the new events. Fill their derived columns and bitmaps. The bitmaps have room for whole blocks.
 
-    The matcher may read a derived column, this code may not. errors int64[I] counts overflows by instruction.
+    Only the matcher reads derived columns, this code does not. errors int64[I] counts overflows by instruction.
     """
     rows, first_row = events.columns.shape[1], events.first_row
     ints = np.zeros((code.registers_count, BLOCK), np.int64)
@@ -321,11 +321,11 @@ def evaluate_blocks(code: BlockCode, events: Events, errors: Int64) -> None:
         n = min(BLOCK, rows - lo)
         _run_block(code, events, lo, n, machine, errors)
         for p in range(code.predicate_registers.shape[0]):
-            r = code.predicate_registers[p]
+            r = code.predicate_registers[p]  # has the predicate's value for each event
             for w in range((n + 63) // 64):
                 word = np.uint64(0)
                 for i in range(min(64, n - 64 * w)):
-                    bit = np.uint64(ints[r, 64 * w + i] & (1 - int64(nulled[r, 64 * w + i])))
+                    bit = np.uint64(ints[r, 64 * w + i] & (1 - int64(nulled[r, 64 * w + i])))  # true and not null
                     word |= bit << np.uint64(i)
                 events.bitmaps[code.predicate_numbers[p], (lo - first_row) // 64 + w] = word
         for d in range(code.derived_registers.shape[0]):

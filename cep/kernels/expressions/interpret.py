@@ -40,7 +40,7 @@ def as_bits(value: float) -> int:
 
 @bare
 def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
-    """Execute an int64 instruction on values that are not null. Return (value, is null)."""
+    """Execute an int64 instruction on values that are not null, and count an overflow. Return (value, is null)."""
     value, is_over = int64(0), False
     if op == o.ADD:
         is_over = add_overflows(x, z)
@@ -48,14 +48,14 @@ def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
     elif op == o.SUB:
         is_over = subtract_overflows(x, z)
         value = subtracted(x, z)
-    elif op == o.MUL or op == o.SCALE:
+    elif op == o.MUL or op == o.SCALE:  # SCALE multiplies by a constant
         is_over = multiply_overflows(x, z)
         value = multiplied(x, z)
     elif op == o.QUOTIENT:
-        value = x // z
+        value = x // z  # z is a constant above 0
     elif op == o.NEG:
         is_over = x == INT64_MIN
-        value = INT64_MAX if is_over else -x
+        value = INT64_MAX if is_over else -x  # int64 has no 2^63
     elif op == o.ABS:
         is_over = x == INT64_MIN
         value = INT64_MAX if is_over else abs(x)
@@ -64,7 +64,7 @@ def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
     elif op == o.MAX:
         value = max(x, z)
     elif op == o.MOD:
-        if z == 0:
+        if z == 0:  # the remainder is null, as in SQL
             return value, True
         value = remainder(x, z)
     if is_over:
@@ -134,15 +134,15 @@ def _float_compare(op: int, x: float, z: float) -> int:
 
 @bare
 def _count_distinct(image: Int64, events: Events, node: int, variable: int, column: int, nodes: Int64) -> int:
-    """Count the distinct non-null values of the events bound to the variable. Cost: O(k squared), k events."""
+    """Count the distinct non-null values of the events bound to the variable. Cost: O(k squared) for k bound events."""
     columns, nulls = events.columns, events.nulls
-    states = image[y.HEADER_STATES]
+    states = image[y.HEADER_STATES]  # where the NFA states begin among the words of all rules
     count = int64(0)
     while node >= 0:
         row = nodes[node, y.NODE_ROW]
         fits = image[states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE] == variable
         new = int64(fits and nulls[column, row] == 0)
-        earlier = nodes[node, y.NODE_PREVIOUS]
+        earlier = nodes[node, y.NODE_PREVIOUS]  # the node of the event that was bound before
         while earlier >= 0 and new == 1:
             other = nodes[earlier, y.NODE_ROW]
             same = image[states + nodes[earlier, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE] == variable

@@ -24,9 +24,9 @@ def _bucket(value: int) -> int:
 
 @inlined
 def _find_satisfied(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, int]:
-    """Return the range of the entries [lo, hi) that hold. Entry i compares `value` with values[i]; these ascend."""
+    """Return the range of the entries i in [lo, hi) for which `value op values[i]` holds. The constants ascend."""
     first, end = lo, hi
-    if kind == y.INDEX_EQ:  # a search; the other kinds visit the satisfied entries, which begin at lo or end at hi
+    if kind == y.INDEX_EQ:  # a binary search; the loops for other operators visit only entries for which it holds
         while first < end:
             middle = (first + end) >> 1
             if values[middle] < value:
@@ -35,11 +35,11 @@ def _find_satisfied(values: Int64, lo: int, hi: int, kind: int, value: int) -> t
                 end = middle
         while end < hi and values[end] == value:
             end += 1
-    elif kind == y.INDEX_GT or kind == y.INDEX_GE:
+    elif kind == y.INDEX_GT or kind == y.INDEX_GE:  # holds for the smaller constants, from lo on
         end = lo
         while end < hi and (values[end] < value or (kind == y.INDEX_GE and values[end] == value)):
             end += 1
-    else:
+    else:  # INDEX_LT or INDEX_LE holds for the greater constants, up to hi
         first = hi
         while first > lo and (values[first - 1] > value or (kind == y.INDEX_LE and values[first - 1] == value)):
             first -= 1
@@ -48,18 +48,18 @@ def _find_satisfied(values: Int64, lo: int, hi: int, kind: int, value: int) -> t
 
 @inlined
 def _set_bit_if_met(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work, errors: Int64) -> None:
-    """Set the bit of a predicate for an event that satisfies its comparison (entry k), if its other conditions hold."""
-    event_type = entries[k, y.INDEX_TYPE]
+    """Set the bit of entry k's predicate for an event that fulfils its comparison, if its other conditions hold too."""
+    event_type = entries[k, y.INDEX_TYPE]  # -1 for any type
     if event_type >= 0 and events.columns[y.COLUMN_TYPE, row] != event_type:
         return
-    first = entries[k, y.INDEX_CODE]  # the compiled other conditions, -1 without any
+    first = entries[k, y.INDEX_CODE]  # where the code of the other conditions begins, -1 if there are none
     if first >= 0:
         end, result = entries[k, y.INDEX_CODE_END], 2 * entries[k, y.INDEX_RESULT]
         before = work.counters[y.COUNT_OVERFLOW]
-        _run_code(image, first, end, events, row, work, 0)
+        _run_code(image, first, end, events, row, work, 0)  # the code reads no run, so any run would do
         if work.counters[y.COUNT_OVERFLOW] != before:
             errors[k] += work.counters[y.COUNT_OVERFLOW] - before
-        if work.registers[result] == 0 or work.registers[result + 1] != 0:  # false, or null
+        if work.registers[result] == 0 or work.registers[result + 1] != 0:  # the value is false, or the flag says null
             return
     event_index = row - events.first_row
     events.bitmaps[entries[k, y.INDEX_PREDICATE], event_index >> 6] |= np.uint64(1) << np.uint64(event_index & 63)
@@ -67,12 +67,12 @@ def _set_bit_if_met(image: Int64, entries: Int64, k: int, events: Events, row: i
 
 @bare
 def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8, work: Work, errors: Int64) -> None:
-    """Fill the bitmaps of indexed predicates for the new events. They are zero at the start.
+    """Fill the bitmaps of indexed predicates (conditions on an event) for the new events. They are zero before.
 
-    An entry is a predicate's comparison `column op constant`; the predicate may have other conditions, which are tested
-    in registers of `work`. A group has the entries with one column and operator, by constant. `occupied` marks the hash
-    buckets with a constant: for INDEX_EQ, it rejects most values without a search. Shapes: occupied uint8[FILTER_SIZE]
-    is scratch; errors int64[E] counts overflows by entry. Cost: O(N) per group, plus the satisfied entries.
+    An entry is a comparison `column op constant` of a predicate, which may have other conditions too. The entries of a
+    group have the same column and operator, and their constants ascend. `occupied` marks the hash buckets of the
+    constants. If the operator is INDEX_EQ, it rejects most values without a search. Shapes: occupied uint8[FILTER_SIZE]
+    is scratch; errors int64[E] counts overflows by entry. Cost: O(N) per group, and the satisfied entries.
     """
     entries, values = index.entries, index.values
     for g in range(index.groups.shape[0]):

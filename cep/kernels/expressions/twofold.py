@@ -31,11 +31,11 @@ def sum_rest(x: float, y: float) -> float:
 
 @inlined
 def product_rest(x: float, y: float) -> float:
-    """Return the rounding error of x · y: exact unless a part of it is too small for a float; 0.0 from 1e290 on."""
+    """Return the rounding error of x · y: exact, without parts that are too small for a float. 0.0 from 1e290 on."""
     product = x * y
     rest = 0.0
     if abs(product) < 1e290 and abs(x) < 1e290 and abs(y) < 1e290:  # the split of larger numbers could overflow
-        wide = _SPLIT * x
+        wide = _SPLIT * x  # splits x into a head and a tail of half its digits, whose products are exact
         x_head = wide - (wide - x)
         wide = _SPLIT * y
         y_head = wide - (wide - y)

@@ -94,12 +94,12 @@ def renumber_run_pointers(runs: Int64, run_rule: Int32, row_registers: UInt8, ne
 def renumber_pointers(
     runs: Int64, run_rule: Int32, nodes: Int64, row_registers: UInt8, new_row: Int64, new_node: Int64
 ) -> None:
-    """Change the pointers of runs and nodes to the new numbers of rows and nodes, in place."""
+    """Change the pointers of runs and nodes (bound events), in place. new_row[old] and new_node[old] are new ones."""
     renumber_run_pointers(runs, run_rule, row_registers, new_row, new_node)
     for i in range(nodes.shape[0]):
         if nodes[i, y.NODE_ROW] >= 0:
             nodes[i, y.NODE_ROW] = new_row[nodes[i, y.NODE_ROW]]
-        else:  # without a row it is a union of two paths, and this is the other node
+        else:  # a union of two paths has no row; here its NODE_STATE is the node of the second path
             nodes[i, y.NODE_STATE] = new_node[nodes[i, y.NODE_STATE]]
         if nodes[i, y.NODE_PREVIOUS] >= 0:
             nodes[i, y.NODE_PREVIOUS] = new_node[nodes[i, y.NODE_PREVIOUS]]
@@ -110,14 +110,14 @@ def shift_pointers(
     runs: Int64, run_rule: Int32, nodes: Int64, row_registers: UInt8, run_bounds: Int64, node_bounds: Int64,
     row_bounds: Int64,
 ) -> bool:  # fmt: skip
-    """Change the pointers of runs and nodes, sorted by part, to indexes among all parts, in place.
+    """Change pointers within a part to indexes among the rows of all parts, in place. The rows are sorted by part.
 
-    A part is a set of keys, such as a page's: its pointers to nodes and event rows count from its own first one. The
-    bounds, int64[P + 1], are the starts of the parts; row_registers uint8[rules, R] marks registers that hold a row.
-    Returns True if every run belongs to one of the rules.
+    A part is a set of keys, such as a page's. Its runs (partial matches) point to nodes (bound events) and event rows,
+    which are counted from the part's first one. run_bounds, node_bounds and row_bounds int64[P + 1] are the starts of
+    the parts. row_registers uint8[rules, R] marks registers that hold a row. Returns False for a run of no known rule.
     """
     for p in range(run_bounds.shape[0] - 1):
-        rows, before = row_bounds[p], node_bounds[p]
+        rows, before = row_bounds[p], node_bounds[p]  # how many event rows and nodes precede the part
         for i in range(run_bounds[p], run_bounds[p + 1]):
             runs[i, y.RUN_NODE] += before
             runs[i, y.RUN_START_ROW] += rows
@@ -173,12 +173,12 @@ def _signed(value: np.uint64) -> int:
 
 @bare
 def put_line(line: Int64, count: int, out: UInt8, position: int) -> int:
-    """Write line[:count] at out[position]: widths, the least value, each value's difference to it. Return the end."""
+    """Write line[:count] at out[position]: byte widths, least value, each value minus the least. Return the end."""
     least = most = line[0] if count > 0 else int64(0)
     for i in range(1, count):
         least = min(least, line[i])
         most = max(most, line[i])
-    # Modulo 2**64 the difference is right for any two values.
+    # Modulo 2**64 the difference is right for any two values. The base is the least value, its sign in the lowest bit.
     width, base, bottom = _width(np.uint64(most) - np.uint64(least)), _zigzagged(least), np.uint64(least)
     base_width = _width(base)
     out[position] = width + 16 * base_width  # both are at most 8
@@ -189,7 +189,7 @@ def put_line(line: Int64, count: int, out: UInt8, position: int) -> int:
         position += 1
     if width == 0:
         return position
-    # Indexed from 0, so that the compiler knows that indexes are not negative.
+    # The slice has indexes from 0, so that the compiler knows that they are not negative.
     content = out[position : position + width * count]
     if width == 1:
         for i in range(count):
@@ -247,9 +247,9 @@ def get_line(data: UInt8, position: int, end: int, line: Int64, first: int, coun
 
 @inlined
 def _run_column(column: int, first: int, count: int, order: PartOrder, rows: StateRows, line: Int64) -> None:
-    """Copy a column of a page's runs (a word, rule or key) into line. Row numbers become positions in the page."""
+    """Copy a column of a page's runs (a word, rule or key) into line. Row numbers become positions within the page."""
     runs, run_order = rows.runs, order.runs
-    rule_column, register = runs.shape[1], column - y.RUN_HEADER  # the rule and the key follow the words of a run
+    rule_column, register = runs.shape[1], column - y.RUN_HEADER  # a run has a header, registers, the rule and the key
     if column == rule_column:
         for i in range(count):
             line[i] = rows.rules[run_order[first + i]]
@@ -265,7 +265,7 @@ def _run_column(column: int, first: int, count: int, order: PartOrder, rows: Sta
     else:
         for i in range(count):
             line[i] = runs[run_order[first + i], column]
-    if 0 <= register < rows.row_registers.shape[1]:  # some registers hold the row of an event
+    if 0 <= register < rows.row_registers.shape[1]:  # a register may hold the row of an event
         for i in range(count):
             if line[i] >= 0 and rows.row_registers[rows.rules[run_order[first + i]], register] != 0:
                 line[i] = order.event_place[line[i]]
@@ -347,9 +347,10 @@ def write_pages(
 
 @bare
 def write_texts(content: UInt8, offsets: Int64, bounds: Int64, order: Int64, out: UInt8, cursor: Int64) -> None:
-    """Write the text of each row i, content[offsets[i]:offsets[i + 1]], at the cursor of its page, which advances.
+    """Write the text of each row into its page. cursor[p], the write position of page p, advances.
 
-    A page is the stored bytes of a group of keys. Page p has the rows order[bounds[p]:bounds[p + 1]], int64.
+    A page is the stored bytes of a group of keys. Page p has the rows order[bounds[p]:bounds[p + 1]], int64. The text
+    of row i is content[offsets[i]:offsets[i + 1]].
     """
     for p in range(bounds.shape[0] - 1):
         to = cursor[p]
@@ -362,16 +363,16 @@ def write_texts(content: UInt8, offsets: Int64, bounds: Int64, order: Int64, out
 
 @bare
 def read_bounds(pages: PageBytes, line: Int64) -> int:
-    """Read how many keys, runs, nodes and events (the kinds of rows) each page, the stored bytes of some keys, has.
+    """Read how many keys, runs, nodes and events each page has. A page is the stored bytes of a group of keys.
 
-    bounds[kind, p] of the pages becomes the number in all pages before p. pages.cursor, the read positions, advance.
+    pages.bounds[kind, p] becomes the number in all pages before p. pages.cursor, the read positions, advance.
     Returns the largest number of one kind in a page, at least 1; -1 for invalid bytes. `line` int64[1] is scratch.
     """
     most = 1
     for p in range(pages.ends.shape[0]):
         position = pages.cursor[p]
         for kind in range(COUNTS):
-            position = get_line(pages.data, position, pages.ends[p], line, 0, 1)  # one number, into line[0]
+            position = get_line(pages.data, position, pages.ends[p], line, 0, 1)  # reads one number into line[0]
             if position < 0 or not 0 <= line[0] <= COUNT_MAX:
                 return -1
             pages.bounds[kind, p + 1] = pages.bounds[kind, p] + line[0]
@@ -430,13 +431,13 @@ def read_rows(
 def _shift_page_pointers(
     p: int, bounds: Int64, row_registers: UInt8, raw: Int64, width: int, nodes: Int64, rule_ends: Int64
 ) -> bool:
-    """Convert the pointers of page p's runs and nodes to indexes among all rows. Count the runs of each rule.
+    """Convert the pointers of page p's runs and nodes to indexes among the rows of all pages. Count each rule's runs.
 
-    A page is the stored bytes of a group of keys; its pointers count from its own first row. A row of `raw` has the
-    `width` numbers of a run, then its rule and its key. row_registers marks the registers (values that a run keeps)
-    that hold the row of an event. Returns True if every run belongs to one of the rules.
+    A page is the stored bytes of a group of keys. Its pointers count from its own first row. A row of `raw` has the
+    `width` numbers of a run (partial match), then its rule and its key. row_registers marks the registers (values that
+    a run keeps) that hold the row of an event. Returns False for a run of no known rule.
     """
-    node, row = bounds[NODES, p], bounds[EVENTS, p]  # the page's first ones
+    node, row = bounds[NODES, p], bounds[EVENTS, p]  # the first node and the first event row of the page
     for i in range(bounds[RUNS, p], bounds[RUNS, p + 1]):
         rule = raw[i, width]
         if not 0 <= rule < row_registers.shape[0]:
@@ -444,7 +445,7 @@ def _shift_page_pointers(
         rule_ends[rule + 1] += 1
         raw[i, y.RUN_NODE] += node
         raw[i, y.RUN_START_ROW] += row
-        raw[i, width + 1] += bounds[KEYS, p]
+        raw[i, width + 1] += bounds[KEYS, p]  # the key
         for k in range(row_registers.shape[1]):
             if row_registers[rule, k] != 0 and raw[i, y.RUN_HEADER + k] >= 0:
                 raw[i, y.RUN_HEADER + k] += row

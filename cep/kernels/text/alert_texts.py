@@ -45,11 +45,11 @@ def _write(texts: Texts, row: int, out: UInt8, position: int) -> int:
 def digest_texts(
     heads: Texts, head_of: Int64, keys: Texts, key_of: Int32, ids: Texts, bounds: Int64, rows: Int64
 ) -> tuple[UInt8, Int64]:
-    """Write for each of M matches the text whose hash becomes the alert's id: head, key and ids of the events.
+    """Write for each of M matches the text whose hash becomes the alert's id: a head, the key and the events' ids.
 
-    A head names the kind of alert, rule and version; key and ids follow their lengths in bytes. Shapes: head_of
-    int64[M] and key_of int32[M] choose among heads and keys; rows int64[M] are numbers of matches. The events of match
-    number r are bounds[r] to bounds[r + 1] of ids. Returns all texts as uint8[T], and their ends int64[M].
+    A head names the kind of alert, the rule and its version. The key and each id follow their length in bytes. Shapes:
+    rows int64[M], the numbers of the matches; head_of int64[M] and key_of int32[M], the numbers of their heads and
+    keys. Match number r has the ids bounds[r] to bounds[r + 1]. Returns all texts as uint8[T], and their ends int64[M].
     """
     ends = np.empty(rows.shape[0], np.int64)
     total = 0
@@ -90,9 +90,9 @@ def chosen_texts(offsets: Int64, data: UInt8, rows: Int64 | Int32) -> tuple[Int3
 
 @kernel
 def bound_rows(bounds: Int64, rows: Int64) -> tuple[Int32, Int64]:
-    """List the events that these matches have bound: offsets int32[M + 1], and int64[B], match by match.
+    """List the events that M matches have bound, match by match. Return offsets int32[M + 1] and events int64[B].
 
-    Shapes: the events of match number r are bounds[r] to bounds[r + 1], int64; rows int64[M] are the matches.
+    Shapes: rows int64[M], the numbers of the matches. Match number r has the events bounds[r] to bounds[r + 1], int64.
     """
     ends = np.zeros(rows.shape[0] + 1, np.int32)
     total = 0

@@ -39,14 +39,14 @@ def _integer(number: int, out: UInt8, position: int) -> int:
     if number < 0:
         out[position] = _MINUS
         position += 1
-    rest = number if number < 0 else -number  # every integer has a negative counterpart
-    count, quotient = 1, rest // -10
+    rest = number if number < 0 else -number  # not positive, because the least int64 has no positive counterpart
+    count, quotient = 1, rest // -10  # count becomes the number of digits
     while quotient > 0:
         count += 1
         quotient //= 10
     for k in range(count):
         tens = rest // -10
-        out[position + count - 1 - k] = _ZERO - tens * 10 - rest
+        out[position + count - 1 - k] = _ZERO - tens * 10 - rest  # the last digit of the rest
         rest = -tens
     return position + count
 
@@ -55,14 +55,14 @@ def _integer(number: int, out: UInt8, position: int) -> int:
 def _time(ms: int, out: UInt8, position: int) -> int:
     """Write a time (ms, UTC) as `2026-03-01T00:00:01.500Z`, years 0 to 9999; return the end."""
     day, ms_of_day = ms // _DAY_MS, ms % _DAY_MS
-    # civil_from_days (H. Hinnant): days since 1 March of the year 0, in eras of 400 years; a leap day ends its year.
-    days = day + 719_468
+    # H. Hinnant, civil_from_days: a year begins on 1 March, so that a leap day is its last day. An era is 400 years.
+    days = day + 719_468  # since 1 March of the year 0
     era = days // 146_097
     day_of_era = days - era * 146_097
     year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    month = (5 * day_of_year + 2) // 153
-    first_day = (153 * month + 2) // 5
+    month = (5 * day_of_year + 2) // 153  # 0 is March
+    first_day = (153 * month + 2) // 5  # of the month, as a day of the year
     position = _digits(era * 400 + year_of_era + (1 if month > 9 else 0), 4, out, position)
     out[position] = _MINUS
     position = _digits(month + 3 if month < 10 else month - 9, 2, out, position + 1)

@@ -75,22 +75,23 @@ def _read_digits(data: UInt8, position: int, mantissa: int) -> tuple[int, int]:
 
 @inlined
 def _read_number(data: UInt8, first: int) -> tuple[int, int, int, int, bool]:
-    """Read a number: its end, mantissa without sign, power of ten, count of digits, and True if written as an integer.
+    """Return a number's end, digits without sign and point, power of ten, count of digits, and True for an integer.
 
-    The end is -1 if there is no number, or if it has too many digits for 64 bits.
+    A number with a point or an exponent is not an integer. The end is -1 if there is no number, or if it has too many
+    digits for 64 bits.
     """
     begin = first + (data[first] == _MINUS)
     position, mantissa = _read_digits(data, begin, int64(0))
     count = position - begin
-    if count == 0 or (count > 1 and data[begin] == _ZERO):
+    if count == 0 or (count > 1 and data[begin] == _ZERO):  # JSON has no leading zeros
         return -1, mantissa, 0, 0, False
     power, is_whole = 0, True
     if data[position] == _POINT:
         point = position
         position, mantissa = _read_digits(data, position + 1, mantissa)
         power, is_whole = point + 1 - position, False
-        count -= power  # which is minus the number of decimals
-        if power == 0:
+        count -= power  # the power is minus the number of decimals
+        if power == 0:  # JSON has a digit after the point
             return -1, mantissa, 0, 0, False
     if data[position] == _SMALL_E or data[position] == _LARGE_E:
         position += 1
@@ -115,7 +116,7 @@ def _float(mantissa: int, power: int, is_negative: bool) -> float:
 
 @inlined
 def _take_number(data: UInt8, position: int, kind: int, scale: int, value: Int64) -> int:
-    """Parse a number into value[0] in its column's form. Return the end; -1 leaves the record to a complete reader."""
+    """Parse a number into value[0], as the column stores it. Return its end; -1 leaves the record to another reader."""
     is_negative = data[position] == _MINUS
     end, mantissa, power, count, is_whole = _read_number(data, position)
     if end < 0 or kind == _UNKNOWN:  # a field of no column is skipped
@@ -123,11 +124,11 @@ def _take_number(data: UInt8, position: int, kind: int, scale: int, value: Int64
     if kind == WHOLE and is_whole:
         value[0] = -mantissa if is_negative else mantissa
     elif kind == DECIMAL and -scale <= power <= 0 and count + scale + power <= UNITS_DIGITS_MAX:
-        units = mantissa * _UNITS[scale + power]
+        units = mantissa * _UNITS[scale + power]  # the value in units of 10^-scale
         value[0] = -units if is_negative else units
     elif kind == FLOAT and mantissa <= _MANTISSA_MAX and -_POWER_MAX <= power <= _POWER_MAX:
-        value.view(np.float64)[0] = _float(mantissa, power, is_negative)
-    else:
+        value.view(np.float64)[0] = _float(mantissa, power, is_negative)  # its bits are stored as int64
+    else:  # the value is not exact in this form, or is of another kind
         return -1
     return end
 
@@ -136,7 +137,11 @@ def _take_number(data: UInt8, position: int, kind: int, scale: int, value: Int64
 def _take_value(
     data: UInt8, position: int, end: int, kind: int, scale: int, value: Int64, text_end: Int64, is_there: UInt8
 ) -> int:
-    """Parse a JSON value, no object or array, into value[0]; a text as start and text_end[0]. Return the end, or -1."""
+    """Parse a JSON value that is not an object or array. Return its end; -1 leaves the record to another reader.
+
+    value[0] becomes the number or truth value. For a text, value[0] becomes its start and text_end[0] its end.
+    is_there[0] becomes 1 unless the value is null.
+    """
     byte = data[position]
     if byte == _QUOTE and (kind == TEXT or kind == _UNKNOWN):  # _UNKNOWN: a field that is skipped
         closes = _text_end(data, position + 1, end)
@@ -217,12 +222,12 @@ def _read_record(
 
 @kernel
 def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tuple[int, JsonValues, Int64]:
-    """Read N records, int64 offsets[N + 1] into data uint8, as far as they are plain.
+    """Read N records, int64 offsets[N + 1] into data uint8, up to the first one that is not plain.
 
-    A plain record is an object of numbers, truth values, nulls and texts without escapes, each name once. The kind AUTO
-    of a column is replaced by TEXT or WHOLE, as in the first record; TEXT if that is null. Returns: the number of
-    records before the first that is not plain; the values, and the number of values of each column, int64[C]. Use the
-    values only if all records are plain.
+    A plain record is an object of numbers, truth values, nulls and texts without escapes, each name once. A column of
+    kind AUTO becomes TEXT or WHOLE, as its value in the first record; without a value it becomes TEXT.
+    Returns: the number of records before the first that is not plain; the values, to be used only if all records are
+    plain; the number of values in each column, int64[C].
     """
     kinds = wanted_columns.kinds
     count, columns = offsets.shape[0] - 1, kinds.shape[0]
@@ -231,7 +236,7 @@ def read_records(offsets: Int64, data: UInt8, wanted_columns: JsonColumns) -> tu
     is_there = np.zeros((columns + 1, count), np.uint8)
     out = JsonValues(values, text_ends, is_there)
     members, filled = np.zeros((_MEMBERS_MAX, 3), np.int64), np.zeros(columns, np.int64)
-    members[:, 2] = _UNKNOWN  # a row: the start, end and column of a name in the record before
+    members[:, 2] = _UNKNOWN  # a row of members: the start, end and column of a name in the previous record
     for record in range(count):
         is_plain = _read_record(
             data, offsets[record], offsets[record + 1], record, wanted_columns, members, filled, out

@@ -55,16 +55,16 @@ def _contains(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -
     bucket = bucket_of(h, first.shape[0] - 1)
     low, end = first[bucket], first[bucket + 1]
     bucket_end = end
-    while end - low > _FEW:  # if an attacker makes keys share a bucket or a hash, that costs no long scan
+    while end - low > _FEW:  # a binary search, because an attacker may put many keys into one bucket
         middle = (low + end) >> 1
         is_before = hashes[middle] < h
-        if hashes[middle] == h:
+        if hashes[middle] == h:  # keys with equal hashes are sorted by their bytes
             is_before = _is_before(members.data, offsets[middle], offsets[middle + 1], data, lo, hi)
         if is_before:
             low = middle + 1
         else:
             end = middle
-    for i in range(low, min(end + 1, bucket_end)):  # the search may end at the key itself
+    for i in range(low, min(end + 1, bucket_end)):  # entry `end` may be the key itself
         if hashes[i] > h:
             return False
         if hashes[i] == h and offsets[i + 1] - offsets[i] == hi - lo:
@@ -125,7 +125,7 @@ def _read_ipv4(data: UInt8, lo: int, hi: int, out: Int64, position: int) -> bool
     count, digits, value = 0, 0, int64(0)
     for k in range(lo, hi + 1):
         if k < hi and _ZERO <= data[k] <= _NINE:
-            if digits == 3 or (digits >= 1 and value == 0):
+            if digits == 3 or (digits >= 1 and value == 0):  # a leading zero is not allowed
                 return False
             value = value * 10 + int64(data[k]) - _ZERO
             digits += 1
@@ -149,11 +149,11 @@ def _read_hextet(data: UInt8, lo: int, hi: int) -> int:
     value = int64(0)
     for k in range(lo, hi):
         c = int64(data[k])
-        if 48 <= c <= 57:
+        if 48 <= c <= 57:  # 0 to 9
             value = value * 16 + c - 48
-        elif 97 <= c <= 102:
+        elif 97 <= c <= 102:  # a to f
             value = value * 16 + c - 87
-        elif 65 <= c <= 70:
+        elif 65 <= c <= 70:  # A to F
             value = value * 16 + c - 55
         else:
             return _INVALID
@@ -162,15 +162,15 @@ def _read_hextet(data: UInt8, lo: int, hi: int) -> int:
 
 @kernel
 def _read_hextets(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
-    """Parse the parts of an IPv6 address into scratch[_HEXTETS:], _EMPTY for none. Return their number; 0: invalid."""
+    """Parse the parts of an IPv6 address, 16 bits or _EMPTY, into scratch[_HEXTETS:]. Return how many, 0 if invalid."""
     count, start = 0, lo
     for k in range(lo, hi + 1):
         if k < hi and data[k] != _COLON:
             continue
-        if count >= 9:  # eight, and one more empty part in `::2:3:4:5:6:7:8`
+        if count >= 9:  # there are at most eight; `::2:3:4:5:6:7:8` has nine, because `::` begins with two empty ones
             return 0
         value = _read_hextet(data, start, k)  # up to four hexadecimal digits between colons
-        # The last two parts may be an IPv4 address.
+        # An IPv4 address may stand for the last two parts.
         if value == _INVALID and k == hi and count < 8 and _read_ipv4(data, start, k, scratch, _OCTETS):
             scratch[_HEXTETS + count] = scratch[_OCTETS] * 256 + scratch[_OCTETS + 1]
             value = scratch[_OCTETS + 2] * 256 + scratch[_OCTETS + 3]
@@ -188,20 +188,20 @@ def _read_ipv6(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
     count = _read_hextets(data, lo, hi, scratch)  # into scratch[_HEXTETS:], where _EMPTY is a part of `::`
     if count < 3:  # `::` alone has three empty parts; a leading or trailing `::` has two
         return False
-    skip = -1
+    skip = -1  # the index of the empty part at `::`, which stands for one zero part or more
     for i in range(1, count - 1):
         if scratch[_HEXTETS + i] == _EMPTY:
-            if skip >= 0:
+            if skip >= 0:  # `::` may occur once
                 return False
             skip = i
-    before, after = count, 0
+    before, after = count, 0  # the number of parts before and after `::`
     if skip >= 0:
-        before, after = skip, count - skip - 1  # if `::` begins the address, the first part is empty too
-        if scratch[_HEXTETS] == _EMPTY:
+        before, after = skip, count - skip - 1
+        if scratch[_HEXTETS] == _EMPTY:  # the first part is empty: `::` begins the address, or it is invalid
             before -= 1
             if before > 0:
                 return False
-        if scratch[_HEXTETS + count - 1] == _EMPTY:
+        if scratch[_HEXTETS + count - 1] == _EMPTY:  # the same for the last part
             after -= 1
             if after > 0:
                 return False
@@ -248,7 +248,7 @@ def _write_network(key: UInt8, position: int, family: int, length: int, scratch:
 def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8, out: UInt8) -> None:
     """Fill out uint8[N] with 1 where a listed network contains address i, 2 where text i is not an address.
 
-    lengths uint8[2 · 129] marks the lengths of prefixes in any of the three layers, IPv4 first. Cost: O(1) for each.
+    lengths uint8[2 · 129] marks the prefix lengths that occur in the list: 129 for IPv4, then 129 for IPv6.
     """
     scratch = np.empty(_SCRATCH, np.int64)
     key = np.empty(NETWORK_BYTES, np.uint8)
@@ -257,7 +257,7 @@ def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8,
         if family == 0:
             out[i] = 2
             continue
-        row, is_listed = 0 if family == 4 else 129, False
+        row, is_listed = 0 if family == 4 else 129, False  # where the family's lengths begin
         for length in range(33 if family == 4 else 129):
             if lengths[row + length] == 0:
                 continue
@@ -270,11 +270,11 @@ def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8,
 
 @kernel
 def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None:
-    """Read networks (`10.0.0.0/8`, `2001:db8::/32`, a single address) as keys in one buffer.
+    """Read texts such as `10.0.0.0/8`, `2001:db8::/32` or a single address as keys of networks, in one buffer.
 
-    A key is the family (4 or 6), the length of the prefix, and the bytes of the address. Shapes: keys uint8[N ·
-    NETWORK_BYTES]; ends int64[N + 1], the end of key i; equal to the previous end for a text that is not a network, or
-    has bits after its prefix.
+    A key is the family (4 or 6), the length of the prefix, and the bytes of the address. A text that is not a network,
+    or has bits after its prefix, gets no key: its end is the end of the key before. Shapes: keys uint8[N ·
+    NETWORK_BYTES]; ends int64[N + 1], where ends[i + 1] is the end of key i.
     """
     scratch = np.empty(_SCRATCH, np.int64)
     position = 0
@@ -301,8 +301,8 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
         if family != 0 and length <= bits:
             end = _write_network(keys, position, family, bits if length < 0 else length, scratch)
             has_no_host_bits = True
-            for k in range(end - position - 2):  # the bytes of the address
-                if keys[position + 2 + k] != scratch[k]:
+            for k in range(end - position - 2):  # the bytes of the address follow the family and the length
+                if keys[position + 2 + k] != scratch[k]:  # the key has only the prefix, the other bits are 0
                     has_no_host_bits = False
             position = end if has_no_host_bits else position
         ends[i + 1] = position
@@ -310,10 +310,10 @@ def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None
 
 @kernel
 def distinct(order: Int64, hashes: UInt64, offsets: Int64, data: UInt8) -> int:
-    """Sort keys with equal hashes, and drop duplicates; return the remaining number.
+    """Keep one key of each group of equal keys: move its number to the front of `order`. Return how many keys remain.
 
-    Shapes: order int64[N], the numbers of the keys by hash, rearranged in place. Key k is data[offsets[k]:offsets[k +
-    1]] with hashes[k]. Cost: O(N log N), even if an attacker has made all hashes equal.
+    Shapes: order int64[N], the numbers of the keys, sorted by hash before. Key k is data[offsets[k]:offsets[k + 1]] and
+    has hashes[k]. Cost: O(N log N), even if an attacker has made all hashes equal.
     """
     begin, count = 0, 0
     while begin < order.shape[0]:
@@ -323,7 +323,7 @@ def distinct(order: Int64, hashes: UInt64, offsets: Int64, data: UInt8) -> int:
         if end - begin > 1:
             _sort(order[begin:end], offsets, data)
         for i in range(begin, end):
-            # In sorted order, a key is new if it is greater than the previous one.
+            # Keys with equal hashes are sorted now, so a key is new if it is greater than the key before.
             if i == begin or _is_ordered(order[count - 1], order[i], offsets, data):
                 order[count] = order[i]
                 count += 1
@@ -338,13 +338,12 @@ def _is_ordered(first: int, second: int, offsets: Int64, data: UInt8) -> bool:
 
 @kernel
 def _sort(order: Int64, offsets: Int64, data: UInt8) -> None:
-    """Sort the numbers of keys by the keys (heapsort, because no input can make it slow)."""
+    """Sort the numbers of keys by the keys themselves. This is a heapsort, because no input can make it slow."""
     count = order.shape[0]
     for step in range(count // 2 + count - 1):
-        # First every parent sinks, from the last one on; then the greatest moves to the end of the heap, repeatedly.
-        if step < count // 2:
+        if step < count // 2:  # first build the heap: each parent sinks, from the last one on
             root, end = count // 2 - 1 - step, count
-        else:
+        else:  # then the greatest key moves to the end of the heap, and the new root sinks
             end = count - 1 - (step - count // 2)
             order[0], order[end] = order[end], order[0]
             root = 0

@@ -60,10 +60,10 @@ def longest_text(offsets: Int64) -> int:
 
 @kernel
 def take_texts(offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, rows: Int64) -> tuple[Int64, UInt8]:
-    """Copy the texts of these rows, int64[N] in any order: int64 offsets[N + 1], uint8[B].
+    """Copy the texts of some rows of two columns. The rows of column b follow the rows of column a.
 
-    The rows of b follow the rows of a. The function is called for every column of texts, so it takes plain arrays: a
-    record would cost a call from Python as much as the work.
+    Shapes: rows int64[N] in any order. Returns offsets int64[N + 1] and bytes uint8[B]. The call has plain arrays, not
+    `Texts`, because a record would cost as much time as the work, for every column of texts.
     """
     count_a, count = offsets_a.shape[0] - 1, rows.shape[0]
     offsets = np.zeros(count + 1, np.int64)
@@ -88,15 +88,15 @@ def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: i
     """Return True if data[start:end] and other[other_start:other_end] are the same bytes."""
     if end - start != other_end - other_start:
         return False
-    while start + WORD_BYTES <= end:
+    while start + WORD_BYTES <= end:  # compares eight bytes at once
         if word_at(data, start) != word_at(other, other_start):
             return False
         start += WORD_BYTES
         other_start += WORD_BYTES
     rest = end - start
     if rest > 0 and start + WORD_BYTES <= data.shape[0] and other_start + WORD_BYTES <= other.shape[0]:
-        different = word_at(data, start) ^ word_at(other, other_start)
-        return bool(different << np.uint64(64 - 8 * rest) == 0)
+        different = word_at(data, start) ^ word_at(other, other_start)  # also the bytes after the texts
+        return bool(different << np.uint64(64 - 8 * rest) == 0)  # the shift drops the bytes after the texts
     for k in range(rest):
         if data[start + k] != other[other_start + k]:
             return False
@@ -105,26 +105,26 @@ def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: i
 
 @inlined
 def _look_ahead(texts: Texts, row_at: int, end: int, a: Texts, b: Texts, numbered: NumberedTexts) -> None:
-    """Fill numbered.ahead with the hashes of the rows [row_at, end), and read the memory that their search will read.
+    """Fill numbered.ahead with the hashes of the rows [row_at, end). Load the memory that number_rows reads for them.
 
-    A large table is not in the processor's cache. The search reads a hash's place, the first row of its number (of a,
-    then b), then the text: each read waits for the one before. Here, reads of different rows overlap.
+    number_rows searches the hash table, reads the first row of the number there (rows of b follow rows of a), then this
+    row's text. Each read waits for the one before. Here, reads for different rows overlap, which is faster.
     """
     places, firsts, ahead = numbered.places, numbered.firsts, numbered.ahead
     count_a, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
     for k in range(row_at, end):
         ahead[k - row_at] = keyed_hash(texts.data, texts.offsets[k], texts.offsets[k + 1], numbered.key)
-    if places.shape[0] <= _TABLE_NEAR:
+    if places.shape[0] <= _TABLE_NEAR:  # the table is in the processor's cache, so reads are fast
         return
     read = np.uint64(0)
     for k in range(end - row_at):
         place = places[ahead[k] & mask]
         if place != 0:
-            row = firsts[int64(place & _NUMBER) - 1]
+            row = firsts[int64(place & _NUMBER) - 1]  # a place has a number + 1
             data, position = (a.data, a.offsets[row]) if row < count_a else (b.data, b.offsets[row - count_a])
             if position < data.shape[0]:
                 read ^= np.uint64(data[position])
-    ahead[_AHEAD] = read  # otherwise the compiler removes the reads
+    ahead[_AHEAD] = read  # this is not used, but without it the compiler would remove the reads
 
 
 @bare
@@ -173,41 +173,41 @@ def number_rows(
 
 @bare
 def place_again(a: Texts, b: Texts, numbered: NumberedTexts, count: int) -> None:
-    """Enter the texts with numbers below `count` into an empty hash table, after it has grown."""
+    """Enter the texts with numbers, 0 to count - 1, into a hash table that replaces a full one. It is empty before."""
     places, firsts = numbered.places, numbered.firsts
     count_a, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
     for code in range(count):
-        row = firsts[code]
+        row = firsts[code]  # the first row with this text
         if row < count_a:
             h = keyed_hash(a.data, a.offsets[row], a.offsets[row + 1], numbered.key)
-        else:
+        else:  # the rows of b follow the rows of a
             row -= count_a
             h = keyed_hash(b.data, b.offsets[row], b.offsets[row + 1], numbered.key)
         position = h & mask
         while places[position] != 0:
             position = (position + np.uint64(1)) & mask
-        places[position] = h & _TAG | np.uint64(code + 1)
+        places[position] = h & _TAG | np.uint64(code + 1)  # bits of the hash, and the number + 1
 
 
 @kernel
 def number_texts(
     offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, key: UInt64, codes: Int32, firsts: Int64
 ) -> int:
-    """Assign numbers to texts in order of first appearance, equal texts alike; return how many numbers there are.
+    """Give texts numbers in order of first appearance, and equal texts the same one. Return how many numbers there are.
 
-    Shapes: the rows of b follow the rows of a; the key uint64[2] of the hashes does not affect the numbers. Fills codes
-    int32[A + B], and firsts int64[A + B] with the first row of each number. The hash table begins small, so that it
-    stays in the cache if there are few distinct texts. It grows when number_rows stops because it is half full.
+    The rows of column b follow the rows of column a. Fills codes int32[A + B] with the number of each row, and firsts
+    int64[A + B] with the first row of each number. The hashes have the key uint64[2]. Their table is small at first, so
+    that it stays in the cache if there are few distinct texts. number_rows stops at a row when the table is half full.
     """
     a, b = Texts(offsets_a, data_a), Texts(offsets_b, data_b)
     size, size_max = _TABLE_MIN, _TABLE_MIN
-    while size_max <= 2 * codes.shape[0]:
+    while size_max <= 2 * codes.shape[0]:  # with this size, the table is never more than half full
         size_max *= 2
     while size < size_max and size < _TABLE_FIRST:
         size *= 2
     ahead = np.empty(_AHEAD + 1, np.uint64)
     numbered, count = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key, ahead), int64(0)
-    for side in range(2):
+    for side in range(2):  # column a, then column b
         texts, first_row, row = (a, int64(0), int64(0)) if side == 0 else (b, a.offsets.shape[0] - 1, int64(0))
         count, row = number_rows(texts, first_row, row, a, b, numbered, count)
         while row < texts.offsets.shape[0] - 1:
