@@ -31,11 +31,11 @@ FLOAT = Type(Kind.FLOAT)
 
 
 class Constants:
-    """The constants of a program, each in one slot. Each batch resolves texts to codes of its dictionary."""
+    """The constants of a program. Each has a slot: a number, or for a text its code, which differs in each batch."""
 
     def __init__(self) -> None:
-        self.slots: list[int] = []
-        self.texts: list[tuple[int, str]] = []
+        self.slots: list[int] = []  # a float as its 64 bits; -1 for a text
+        self.texts: list[tuple[int, str]] = []  # slot, text: each batch of events replaces -1 by the text's code
         self._slot_of: dict[tuple[str, object], int] = {}
 
     def add(self, value: float | bool | str, is_float: bool) -> int:
@@ -93,6 +93,7 @@ class Lowering(ABC):
         return self.emit(o.CONST, self.constants.add(value, is_float), 0)
 
     def _lower_node(self, expr: Expr) -> int:
+        """Emit an expression by its kind, except bound events (see `lower`). Return the register of its value."""
         if isinstance(expr, Const):
             return self.constant(expr.value, expr.type.is_float)
         if isinstance(expr, CurrentField):
@@ -100,7 +101,7 @@ class Lowering(ABC):
         if isinstance(expr, History):
             return self.emit(o.COLUMN, self.columns.history(expr))
         if isinstance(expr, Unary):
-            return self.emit(_UNARY[expr.op][expr.type.is_float], self.lower(expr.argument))
+            return self.emit(_UNARY[expr.op][expr.type.is_float], self.lower(expr.argument))  # opcodes: integer, float
         if isinstance(expr, Binary):
             return self._binary(expr)
         if isinstance(expr, Cast):
@@ -168,7 +169,7 @@ class Lowering(ABC):
         return self.emit(_FLOAT_FUNCTIONS[expr.fn], arguments[0])
 
     def _round(self, expr: Call) -> int:
-        """Emit `round`, `floor` or `ceil`. A decimal is an integer of small units, so an integer division rounds it."""
+        """Emit `round`, `floor` or `ceil`. A decimal is stored as an integer, 1.50 as 150, so a division rounds it."""
         value, source = self.lower(expr.arguments[0]), expr.arguments[0].type
         if source.is_float:
             digits = expr.arguments[1] if expr.fn == "round" else None
@@ -178,8 +179,8 @@ class Lowering(ABC):
             return self._quotient(value, step)
         if expr.fn == "ceil":
             return self._quotient_up(value, step)
-        # round: floor((floor(value / half step) + 1) / 2), so 150 → (3 + 1) / 2 = 2 and 149 → (2 + 1) / 2 = 1;
-        # a half of a negative number goes down: floor(ceil(value / half step) / 2), so -150 → -3 / 2 → -2.
+        # `round` counts half steps, here of 50: floor((floor(value / 50) + 1) / 2), so 150 → 4 / 2 = 2, and 149 → 1.
+        # A half of a negative number goes down: floor(ceil(value / 50) / 2), so -150 → floor(-3 / 2) = -2.
         halves_above = self.emit(o.ADD, self._quotient(value, step // 2), self.constant(1))
         is_negative = self.emit(o.LT, value, self.constant(0))
         halves = self.emit(o.SELECT, is_negative, self._quotient_up(value, step // 2), halves_above)
@@ -225,7 +226,7 @@ class Lowering(ABC):
         chord = self.emit(
             o.FADD, squared_half_sine(lat1, lat2), self.emit(o.FMUL, cosines, squared_half_sine(lon1, lon2))
         )
-        bounded = self.emit(o.FMIN, chord, self.constant(1.0, is_float=True))
+        bounded = self.emit(o.FMIN, chord, self.constant(1.0, is_float=True))  # rounding may give more than 1
         angle = self.emit(o.FASIN, self.emit(o.FSQRT, bounded))
         return self.emit(o.FMUL, angle, self.constant(2.0 * EARTH_RADIUS_KM, is_float=True))
 
@@ -335,16 +336,16 @@ def allocate(instructions: Sequence[Instruction], predicates: Sequence[int], der
 
 @dataclass(frozen=True, slots=True)
 class VectorProgram:
-    """Code that evaluates conditions of single events and derived columns (expressions of one event) over columns."""
+    """Code for a block of events: the conditions of one event (predicates) and derived columns (other expressions)."""
 
     code: np.ndarray  # int32[I, MACHINE_WIDTH] instructions
     machine_size: int  # the number of registers
-    predicate_registers: np.ndarray  # the register that has the value of each condition at the end
+    predicate_registers: np.ndarray  # for each predicate, the register that has its value after all instructions
     derived_registers: np.ndarray  # the same for each derived column
 
     def sums_by_result(self, instruction_counts: Int64) -> tuple[list[int], list[int]]:  # int64[I], such as overflows
-        """Return for each predicate and each derived column the sum of the counts of the instructions it needs."""
-        needed: dict[int, frozenset[int]] = {}  # by register: the instructions that its value so far depends on
+        """Return for each predicate and each derived column the sum of the counts of the instructions that it needs."""
+        needed: dict[int, frozenset[int]] = {}  # by register (which may be reused): the instructions of its value
         for index, (op, target, *operands) in enumerate(self.code.tolist()):
             needed[target] = frozenset({index}).union(
                 *(needed[register] for register in _register_operands(op, operands))
@@ -441,16 +442,16 @@ class ScalarCode(Lowering):
         return self._register(kind, variable, argument)
 
     def _aggregate(self, expr: Aggregate) -> int:
-        """Emit an aggregate of a variable's bound events, such as `sum(b.amount)`, which registers of the run keep."""
+        """Emit an aggregate of a variable's bound events, such as `sum(b.amount)`. Registers of the run keep it."""
         argument = expr.argument
         if expr.fn == "count" and argument is None:
             return self.emit(o.REGISTER, self._run_register("count", expr.variable))
         assert argument is not None, "only count has no argument"
-        if expr.fn == "distinct":  # counted from the bound events, which a run can reach
+        if expr.fn == "distinct":  # without a register: the instruction goes through the run's bound events
             assert isinstance(argument, CurrentField), "checked before"
             assert self._variable_number is not None, "a predicate of the event alone reads no run"
             return self.emit(o.DISTINCT, self._variable_number(expr.variable), self.columns.number(argument.field))
-        values_count = self.emit(o.REGISTER, self._run_register("present", expr.variable, argument))  # not null
+        values_count = self.emit(o.REGISTER, self._run_register("present", expr.variable, argument))  # without nulls
         if expr.fn == "count":
             return values_count
         if expr.fn in ("sum", "min", "max"):
@@ -458,12 +459,12 @@ class ScalarCode(Lowering):
             # Without values, a sum is 0, but the least and the greatest value are null.
             return value if expr.fn == "sum" else self.emit(o.NULL_IF_ZERO, value, values_count)
         if expr.fn == "avg":
-            return self.average(expr).high  # without its rounding error
-        float_count = self.emit(o.TO_FLOAT, values_count, self.constants.add(1, is_float=False))  # divided by 1
+            return self.average(expr).high  # the nearest float; its rounding error is left out
+        float_count = self.emit(o.TO_FLOAT, values_count, self.constants.add(1, is_float=False))  # TO_FLOAT divides
         return self._standard_deviation(expr.variable, argument, float_count)
 
     def average(self, expr: Expr) -> Twofold:
-        """Emit an average as a float and its rounding error, from the exact sum that the run has in two registers."""
+        """Emit an average (a float and its rounding error) from the exact sum, which the run keeps in two registers."""
         if not isinstance(expr, Aggregate):
             return super().average(expr)
         argument = expr.argument
@@ -472,14 +473,14 @@ class ScalarCode(Lowering):
         def register(kind: str) -> int:
             return self.emit(o.REGISTER, self._run_register(kind, expr.variable, argument))
 
-        unit = self.constants.add(1, is_float=False)
+        unit = self.constants.add(1, is_float=False)  # TO_FLOAT divides by it
         count = self.emit(o.TO_FLOAT, register("present"), unit)
         if argument.type.is_float:
             return divided(self, sum_of(self, register("sum"), register("rest")), exact(self, count))
-        high, low = (self.emit(o.TO_FLOAT, register(kind), unit) for kind in ("high", "low"))  # 32 bits each
+        high, low = (self.emit(o.TO_FLOAT, register(kind), unit) for kind in ("high", "low"))  # sums of 32-bit halves
         high = self.emit(o.FMUL, high, self.constant(2.0**32, is_float=True))
         mean = divided(self, sum_of(self, high, low), exact(self, count))
-        scale: int = 10**argument.type.scale
+        scale: int = 10**argument.type.scale  # 100 for an amount, which is stored in cents
         return divided(self, mean, exact(self, self.constant(float(scale), is_float=True))) if scale > 1 else mean
 
     def _standard_deviation(self, variable: str, argument: Expr, count: int) -> int:

@@ -29,7 +29,7 @@ class Column:
     derived: bool = False  # an expression of one event that an aggregate reads, such as amount * 2 for its sum.
     source: int = -1  # the column of the field that `computed` reads
     computed: Call | None = None  # a function of one text or time field, such as lower(name) (functions/columns.py).
-    history: bool = False  # an aggregate over the key's past events, or the names of incomplete ones (INCOMPLETE)
+    history: bool = False  # an aggregate over past events, or the names of the aggregates that lack some (INCOMPLETE)
 
     @property
     def is_field(self) -> bool:
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def is_stored_history(self) -> bool:
-        """True for a history whose values are stored with bound events, for a match that comes after its last event."""
+        """True for a history that is stored with bound events, because a match may come only after its last event."""
         return self.history and self.retained and self.name != INCOMPLETE
 
     @property
@@ -108,16 +108,16 @@ def event_columns(
 ) -> tuple[Column, ...]:
     """List the columns of an event table: the fixed ones, the ones that rules read, then derived columns.
 
-    `described` are (name, source column, function or history, whether it is stored with bound events), as
-    ColumnMap.described yields them. A history is an aggregate of past events. The column INCOMPLETE names the histories
-    that lack events or have them folded (merged into sums). Derived columns hold expressions that aggregates read."""
+    `described` are the columns that rules read: (name, column that a function reads, that function or a history,
+    whether it is stored with bound events). A history is an aggregate of past events. The column INCOMPLETE names the
+    histories that lack events or have them merged into sums. Derived columns hold expressions that aggregates read."""
     fixed = [Column(f"fixed {i}", Type(Kind.INT), retained=False) for i in range(y.COLUMNS_FIXED)]
     described_columns: list[Column] = []
     histories_count = 0
     for name, source, function, is_retained in described:
         if isinstance(function, History):
             type_ = function.type.as_nullable()
-            # Columns that are stored with bound events have the same name in every program.
+            # A column that is stored with bound events needs the same name in every program; others are numbered.
             suffix = identity_of(function) if is_retained else histories_count
             described_columns.append(Column(f"{HISTORY} {suffix}", type_, is_retained, history=True))
             histories_count += 1
@@ -128,8 +128,8 @@ def event_columns(
             described_columns.append(Column(name, Type(Kind.STRING, nullable=True), retained=True, history=True))
         else:
             described_columns.append(Column(name, types[name], is_retained))
-    results = [Column(f"derived {i}", type_, retained=False, derived=True) for i, type_ in enumerate(derived)]
-    return (*fixed, *described_columns, *results)
+    derived_columns = [Column(f"derived {i}", type_, retained=False, derived=True) for i, type_ in enumerate(derived)]
+    return (*fixed, *described_columns, *derived_columns)
 
 
 def identity_of(expr: History) -> str:

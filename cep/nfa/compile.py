@@ -35,7 +35,7 @@ from cep.nfa.rule_tables import compile_tables
 def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece:
     """Compile one pattern to a piece: its tables in one array, which `link` joins with others. Raises: CompileError.
 
-    | pass | converts | in |
+    | pass | its input → its output | file |
     | --- | --- | --- |
     | build | structure → positions, with their waits (transitions to a next position) | positions.py |
     | compile_tables | conditions → predicates (of one event) and code → tables | rule_tables.py, simplify.py, code.py |
@@ -44,7 +44,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
     """
     automaton = build(pattern.structure)
     rule = compile_tables(pattern, schema, automaton)
-    predicates = write_predicates(rule.predicates, rule.vector, rule.scalar)  # code over columns; of one event
+    predicates = write_predicates(rule.predicates, rule.vector, rule.scalar)  # code for whole columns, for one event
     return pack(rule, predicates, symbols)
 
 
@@ -124,7 +124,7 @@ _AGGREGATE_REGISTERS, _FIELD_REGISTERS = 4, 2
 
 
 def compilable(checked: Checked) -> Checked:
-    """Replace patterns and lists that do not compile by diagnostics: the check of the language knows no automaton."""
+    """Replace patterns and lists that do not compile by diagnostics. The check before this builds no automaton."""
     refused = {name: _refusal(pattern, checked.schema) for name, pattern in checked.patterns.items()}
     diagnostics = [_diagnostic(name, error, checked) for name, error in refused.items() if error is not None]
     diagnostics += given_lists(checked).diagnostics
@@ -135,7 +135,7 @@ def compilable(checked: Checked) -> Checked:
         checked,
         patterns={name: pattern for name, pattern in checked.patterns.items() if refused[name] is None},
         diagnostics=(*checked.diagnostics, *diagnostics[:diagnostics_left]),
-        dropped=checked.dropped + len(diagnostics[diagnostics_left:]),
+        dropped=checked.dropped + len(diagnostics[diagnostics_left:]),  # diagnostics above the limit are only counted
     )
 
 
@@ -163,7 +163,7 @@ def _is_near_a_limit(bound: PatternIR, automaton: Automaton) -> bool:
 
 
 def _least(param: ParamDecl) -> object:
-    """Return the value that makes the smallest automaton. A pattern that fails with it fails with every value."""
+    """Return the argument with which a pattern has the fewest states. If that does not compile, no argument does."""
     if param.type.kind is Kind.ENUM:
         return param.type.symbols[0]
     if param.type.kind is Kind.BOOL:
@@ -172,9 +172,9 @@ def _least(param: ParamDecl) -> object:
         return []
     if param.type.is_text:
         return ""
-    if param.type.kind is Kind.DECIMAL:
+    if param.type.kind is Kind.DECIMAL:  # its minimum counts the smallest unit, such as cents; its value is a text
         return 0 if param.minimum is None else f"{int(param.minimum) / 10**param.type.scale:.{param.type.scale}f}"
-    least = 1 if param.minimum is None else param.minimum
+    least = 1 if param.minimum is None else param.minimum  # it may be a count of repetitions, which unroll to states
     return f"{least} ms" if param.type.kind is Kind.DURATION else least
 
 

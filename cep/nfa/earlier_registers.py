@@ -40,14 +40,14 @@ def as_float(argument: Expr) -> Expr:
 
 
 class _EarlierCode(ScalarCode):
-    """Numbers the registers of a run as version 0.2.0 did, to read runs that it saved. Its instructions are never run.
+    """Gives the registers of a run the numbers that version 0.2.0 gave them, to read the runs that it saved.
 
-    A register gets its number when an expression asks for it first, so only the order of these calls matters.
-    """
+    A register gets its number when an expression first asks for it, so only the order of these calls matters. The
+    emitted instructions are never run."""
 
     def _compare_averages(self, expr: Binary) -> int:
         sides = (expr.right, expr.left) if expr.op in (">", ">=") else (expr.left, expr.right)
-        return max(self.lower(side) for side in sides)  # any register would do
+        return max(self.lower(side) for side in sides)  # any register would do, because no instruction is run
 
     def _aggregate(self, expr: Aggregate) -> int:
         if expr.fn not in ("avg", "stddev"):

@@ -125,13 +125,13 @@ def join_predicates(joined: JoinedPieces, symbols: Symbols) -> JoinedPredicates:
 
 
 def join_vector(joined: JoinedPieces, symbols: Symbols, predicates: JoinedPredicates) -> JoinedVector:
-    """Join the code of all derived columns (expressions of one event) and evaluated predicates, without repetition."""
+    """Join the code of derived columns (expressions of one event) and evaluated predicates, each instruction once."""
     shared_numbers, code_lengths = joined.rows(Section.DERIVED).T
-    # From numbers in the process to (used numbers, their numbers in the program, the rows of their first use):
+    # Derived columns: the used numbers of the process, the program's number of each, and the row of its first use.
     used_derived, derived_number, first = assign_numbers(shared_numbers, len(symbols.derived))
     code_rows = join_ranges(range_starts(code_lengths)[first], code_lengths[first])
     code = np.concatenate([joined.rows(Section.DERIVED_CODE)[code_rows], predicates.evaluated_code])
-    _, row_of_instruction, first_rows = assign_numbers(code[:, 0], len(symbols.instructions))
+    _, row_of_instruction, first_rows = assign_numbers(code[:, 0], len(symbols.instructions))  # column 0: its number
     derived = [symbols.derived.items[number] for number in used_derived.tolist()]
     return JoinedVector(
         code=code[first_rows],
@@ -315,9 +315,10 @@ def _shared_prefixes(
 
 
 def _first_runs(joined: JoinedPieces, image: Image) -> tuple[UInt8, Int64]:
-    """Return the registers (numbers of a run) that hold event rows, uint8[rules, registers], and each rule's new run.
+    """Return for each rule which registers of its runs hold rows of events (1 or 0), and the content of a new run.
 
-    A run begins as a copy of its rule's row, with all waits open: int64[rules, RUN_HEADER + registers]."""
+    A run has a header and registers (numbers that it keeps). Its waits (transitions) are all open in the beginning.
+    Shapes: uint8[rules, registers] and int64[rules, RUN_HEADER + registers]."""
     holds_rows, counts = joined.rows(Section.REGISTERS), joined.counts(Section.REGISTERS)
     rule = np.repeat(np.arange(len(counts)), counts)
     register = join_ranges(np.zeros(len(counts), np.int64), counts)  # 0, 1, 2, … within each rule
@@ -327,7 +328,7 @@ def _first_runs(joined: JoinedPieces, image: Image) -> tuple[UInt8, Int64]:
     runs[:, y.RUN_STATE], runs[:, y.RUN_OPEN_WAITS] = image.first_state, y.EVERY_WAIT
     runs[:, y.RUN_EXPIRY] = TIME_MS_MAX
     runs[:, [y.RUN_START_ROW, y.RUN_ORDINAL, y.RUN_START_ORDINAL, y.RUN_NODE]] = -1  # no event yet
-    runs[:, y.RUN_HEADER :][row_registers != 0] = -1
+    runs[:, y.RUN_HEADER :][row_registers != 0] = -1  # no row yet
     return row_registers, runs
 
 
@@ -351,10 +352,10 @@ def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, 
 
 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
-    """Return (time, giver, taker) for each rule version that takes over the open runs of its version number `carries`.
+    """Return (time, giver, taker) for each rule that takes over the open runs of its earlier version number `carries`.
 
-    `rules` have a version once for each interval of its deployment. One that ended before the taker
-    begins cannot give runs."""
+    Giver and taker are indexes of `rules`. A version occurs there once for each interval in which it was deployed. An
+    interval that ended before the taker begins has no runs to give."""
     takers = [(number, rule) for number, rule in enumerate(rules) if rule.carries]
     if not takers:
         return ()

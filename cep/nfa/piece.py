@@ -32,16 +32,16 @@ from cep.nfa.tables import DERIVED, WaitRow
 class Section(IntEnum):
     """The sections of a piece (one compiled rule), in their order. Comments list the columns of a section's rows.
 
-    The linker joins the pieces of all rules to the image, the array that kernels read (kernels/layout.py). A row refers
-    to rows of another section by their count or number, not by an offset. A wait is a transition that a run waits for,
-    a guard is an event that closes it, and a bound limits its time."""
+    The linker joins the pieces of all rules to the image, the array that kernels read (kernels/layout.py). Offsets in
+    the image are not known yet, so a row has the count of its rows in another section, or the number of one. A wait
+    is a transition that a run waits for, a guard is an event that closes it, and a bound limits its time."""
 
     RULE = 0  # layout.RULE_WIDTH words, then the words of RULE_EXTRA
-    STATES = 1  # waits, 1 if it accepts, its loop counter's register, least count to accept, actions, variable
-    WAITS = 2  # as in the image; counts of marks, guards and bounds; a bit for each wait that keeps it open (reopens)
-    GUARDS = 3  # as in the image, with the count of bounds in place of their range
-    BOUNDS = 4  # time limits of waits; the ones of guards are GUARD_BOUNDS
-    MARKS = 5  # registers that a wait sets to the row of the event it takes
+    STATES = 1  # count of waits, 1 if accepting, loop counter, its least value to accept, count of actions, variable.
+    WAITS = 2  # as in the image; counts of marks, guards and bounds; a bit for each wait that keeps it open (reopens).
+    GUARDS = 3  # as in the image, with the count of bounds in place of their range.
+    BOUNDS = 4  # time limits of waits.
+    MARKS = 5  # registers that a wait sets to the row of the event it takes.
     ACTIONS = 6  # updates of registers by a taken event; column -1 - n means the derived column (below) number n
     MEASURES = 7  # values that a match emits: code and result register
     CODE = 8  # of the rule's conditions and measures
@@ -52,13 +52,13 @@ class Section(IntEnum):
     DERIVED_CODE = 13  # instruction's number, op, a, b, c
     PREDICATES = 14  # predicate (condition of one event), event type or -1, count of instructions, count of atoms.
     PREDICATE_CODE = 15  # instruction's number, op, a, b, c
-    ATOMS = 16  # comparisons for an index: index, count of constants; length and result register of the rest's code.
+    ATOMS = 16  # comparison for an index: index, count of constants, length and result register of the rest's code.
     VALUES = 17  # constants of atoms
     REST_CODE = 18  # code of the rest: the other comparisons of an atom's predicate
     PREFIXES = 19  # prefix (first conditions of the pattern), the predicate by which it extends the prefix before
-    GUARD_BOUNDS = 20
+    GUARD_BOUNDS = 20  # time limits of guards
 
-    __hash__ = int.__hash__  # a piece uses each of them, and the hash of an enum is slow
+    __hash__ = int.__hash__  # sections are looked up for each rule, and the hash of an enum is slow
 
 
 WIDTHS = {
@@ -83,12 +83,12 @@ class RuleFacts:
     """
 
     variables: tuple[str, ...]
-    measures: tuple[tuple[str, Type], ...]
+    measures: tuple[tuple[str, Type], ...]  # name and type of each value that a match emits
     timeout_measures: tuple[tuple[str, Type], ...]
     repeats: bool  # a match may be found in more than one way
-    may_be_cut: frozenset[str]  # histories by sub-key: they lack values if the key has more sub-keys than the limit
-    may_be_folded: frozenset[str]  # histories whose oldest events may be folded (merged into sums): the key has many
-    windows: tuple[HistoryWindow | None, ...]  # of its histories; None is the whole past
+    may_be_cut: frozenset[str]  # histories `by` a field (a sub-key): they lack values if the field has too many values
+    may_be_folded: frozenset[str]  # histories whose oldest events are merged into sums if the key has too many events
+    windows: tuple[HistoryWindow | None, ...]  # the time windows of its histories; None is the whole past
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,12 +166,12 @@ class _SharedNumbers:
         texts = dict(constants.texts)
         self._constants: list[int] = []
         for index, slot in enumerate(constants.slots):
-            is_text = index in texts  # then the text identifies it: texts get other numbers in each batch of events
+            is_text = index in texts  # then the text identifies it, because its number differs in each batch of events
             self._constants.append(symbols.constants.number((is_text, texts[index] if is_text else slot)))
         self._columns: list[int] = []
         self._retained: list[int] = []
         for name, source, function, is_retained in columns.described():
-            shared_source = source if source < 0 else self.column(source)  # -1: not a function of another column
+            shared_source = source if source < 0 else self.column(source)  # the column that `function` reads, or -1
             self._columns.append(y.COLUMNS_FIXED + symbols.columns.number((name, shared_source, function)))
             self._retained.append(int(is_retained))  # 1: stored with bound events
 

@@ -43,13 +43,12 @@ class Bound:
 class Guard:
     """An event that closes a wait (a transition for which a run waits), for example x while `a -> !x -> b` waits for b.
 
-    `moment` is the kind of the guard, which says when it applies:
-    - "before": it applies before the wait may take the event. "after": it applies after that.
-    - "next": as "after", but only at the very next event.
-    - "stop": as "after", for the stop event s of `a -> b+ until s`, unless another open wait keeps this wait open.
-    - "greedy": as "before", for the wait for c in `a -> b+ greedy until s -> c`: the loop takes each b, even if it is a
-    c.
-    - "frees": this kind alone closes no wait. Its event, s, ends the greed: "greedy" guards no longer apply.
+    `moment` says when the guard is checked:
+    - "before": before the wait may take the event. "after": only after the wait has had the chance to take the event.
+    - "next": as "after", but only for the very next event.
+    - "stop": as "after", for the stop event s of `a -> b+ until s`. Another open wait may keep this one open (reopens).
+    - "greedy": as "before", for the wait for c in `a -> b+ greedy until s -> c`: the loop takes a b that is also a c.
+    - "frees": as "after", for s in the same pattern. It closes no wait, but "greedy" guards no longer apply after s.
 
     The guard of a greedy loop has the bounds of the loop: an event that is too early or too late for another repetition
     does not close the waits after the loop."""
@@ -63,20 +62,20 @@ class Guard:
 
 @valueclass(frozen=True, slots=True)
 class Wait:
-    """One way to continue from a position: take an event that matches `target`'s variable.
+    """One way to continue from a position of the pattern: the run waits for an event of the variable at `target`.
 
-    A wait without target is an absence (of a forbidden event). The match is complete if the wait is still open when its
-    window closes, or, if only the next event is forbidden (link NEXT), when the next event has come.
+    A wait without target is an absence: the run waits for the time in which a forbidden event may not come. The match
+    is complete if the wait is still open after this time. If only the next event is forbidden (link NEXT), the match
+    is complete when another event has come.
 
-    `reopens` is for the wait for c in `(a -> b)+ -> c`: it stays open after it has taken an event, as long as the run
-    also waits for another round of the group, because c may follow that round, too.
-    """
+    `reopens` is for the wait for c in `(a -> b)+ -> c`. This wait stays open after it has taken an event, as long as
+    the run also waits for another round of the group, because another c may follow that round."""
 
-    target: int | None
-    link: ir.Link | None = None  # whether it takes the next or a later event; None: the link of the step it enters
+    target: int | None  # the position that the run reaches
+    link: ir.Link | None = None  # whether it takes only the next event; None: the step before it is not yet known
     guards: tuple[Guard, ...] = ()  # events that close the wait
     bounds: tuple[Bound, ...] = ()  # limits of time
-    counted: tuple[int, int | None] = (0, None)  # open if min <= loop counter of position < max; (2, None) after a{2,}
+    counted: tuple[int, int | None] = (0, None)  # open if min <= loop count < max; (2, None) is for b in a{2,} -> b
     enters_loop: bool = True  # the target's loop counter begins at 0; False for a repetition, which goes on counting.
     begins_groups: tuple[int, ...] = ()  # groups whose window begins with the taken event
     untils: tuple[ir.Expr, ...] = ()  # conditions of stop events, which the wait does not take.
@@ -138,10 +137,10 @@ class _Fragment:
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
     may_be_empty: bool  # it may match no event
-    skip_guards: tuple[Guard, ...] = ()  # events that close that wait: x; also b if the loop is greedy (takes any b)
+    skip_guards: tuple[Guard, ...] = ()  # events that close the wait for c: x, and also b if the loop is greedy
     loops: tuple[_Loop, ...] = ()  # loops at its end: an event that is forbidden after the part may not interrupt them
     may_skip_first: bool = False  # its first step is optional
-    skip_absences_ms: tuple[int | None, ...] = ()  # the time of each forbidden event among the skip guards; None: any
+    skip_absences_ms: tuple[int | None, ...] = ()  # how long each forbidden event (x) is forbidden; None: always
     skip_bounds: tuple[Bound, ...] = ()  # time limits of the skipped steps
 
 
@@ -153,30 +152,30 @@ _INNER_LINK = {
 def build(structure: ir.SequenceNode) -> Automaton:
     """Build the automaton of a structure with bound parameters. Raises: CompileError.
 
-    Its waits are transitions that a run waits for. A bound limits the time of a wait: since the last event, or since
-    the first event of a group."""
+    Its waits are transitions that a run waits for. A guard is an event that closes a wait. A bound limits the time of
+    a wait: since the last event, or since the first event of a group."""
     builder = _Builder()
     fragment = builder.node(structure)
-    # No event precedes a match, so guards after an event and time limits since the last event (no group) do not apply.
+    # The first wait has no event before it, so guards after an event and time limits since the last event do not apply.
     builder.positions[0].waits = [
         replace(
             wait,
             link=ir.Link.FOLLOWED_BY_ANY,
             guards=tuple(g for g in wait.guards if g.moment in ("before", "greedy")),
-            bounds=tuple(b for b in wait.bounds if b.group is not None),
+            bounds=tuple(b for b in wait.bounds if b.group is not None),  # without group: since the last event
         )
         for wait in fragment.entries
     ]
     for exit_ in fragment.exits:
         position = builder.positions[exit_.position]
-        if exit_.absences_ms:  # it ends in forbidden events: a wait without target, which time or the next event ends
+        if exit_.absences_ms:  # it ends in !x: a wait without target, until a time or the next event (NEXT) has come
             link = ir.Link.NEXT if all(g.moment != "after" for g in exit_.guards) else ir.Link.FOLLOWED_BY
             bounds = _bound_of_absences(exit_.absences_ms) + (() if exit_.window is None else (exit_.window,))
             counted = exit_.count_min, exit_.count_max  # of the loop counter
             position.waits.append(Wait(target=None, link=link, guards=exit_.guards, bounds=bounds, counted=counted))
         else:
             position.accept_min = min(exit_.count_min, position.accept_min) if position.accepts else exit_.count_min
-            position.accepts = True
+            position.accepts = True  # the match is complete here if the loop count is at least accept_min
     return Automaton(builder.positions, builder.groups_count)
 
 
@@ -291,8 +290,8 @@ class _Builder:
     def _variable(self, node: ir.VarNode) -> _Fragment:
         """Build one variable with its quantifier, such as `b{2,5}`: the wait that enters it and its exits.
 
-        A loop has a wait (transition) back to itself. If it is greedy, guards close the waits after it when b comes,
-        and skip guards close a wait that skips it."""
+        A loop has a wait (transition) back to itself. A greedy loop takes each b that it can: when b comes, guards
+        close the waits after the loop. If the loop may match nothing, skip guards close a wait that skips it."""
         quantifier, until = node.quantifier, node.quantifier.until
         count_min = bound_number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else bound_number(quantifier.max_count)
@@ -300,7 +299,7 @@ class _Builder:
         untils = () if until is None else (until,)
         skip_guards = _greed_guards(node.variable, untils, ()) if quantifier.greedy and count_min == 0 else ()
         entry = Wait(position, untils=untils)
-        if count_max == 1:
+        if count_max == 1:  # not a loop
             return _Fragment((entry,), (Exit(position),), may_be_empty=count_min == 0, skip_guards=skip_guards)
         gap = () if quantifier.gap_ms is None else (Bound(0, bound_number(quantifier.gap_ms)),)
         greed_guards = _greed_guards(node.variable, untils, gap) if quantifier.greedy else ()  # no later step takes b
@@ -309,7 +308,7 @@ class _Builder:
         loop = self._loop(count_min)
         repetition = Wait(position, link, stop_guards, gap, counted=(0, count_max), enters_loop=False, untils=untils)
         self.positions[position].waits.append(replace(repetition, loop=loop.number))
-        # A greedy loop is left by an event that cannot repeat it; after count_max repetitions, by any event.
+        # Only an event that cannot repeat a greedy loop leaves it. After count_max repetitions, any event leaves it.
         exits = [Exit(position, max(count_min, 1), count_max if greed_guards else None, guards=greed_guards)]
         if greed_guards and count_max is not None:
             exits.append(Exit(position, count_min=count_max))
@@ -335,11 +334,11 @@ class _Builder:
     def _windowed(self, steps: tuple[ir.Step, ...], window: Bound) -> _Fragment:
         """Build one round (repetition) of a group with a window: a limit of the time since the round's first event.
 
-        All waits of the round get this time limit, and the guards by which a greedy loop closes later waits: an event
-        after the window cannot repeat the loop. A round that ends in an absence (forbidden event) is complete
-        when the window closes: its exit has the window."""
+        All waits of the round get this time limit. The guards by which a greedy loop closes the waits after it get the
+        limit, too, because an event after the window cannot repeat the loop. A round that ends in a forbidden step is
+        complete when the window closes, so its exit gets the window."""
         assert window.group is not None, "a group's window is measured from its first event"
-        first = len(self.positions)
+        first = len(self.positions)  # the number of the round's first position
         fragment = self._steps(steps)
         for position in self.positions[first:]:
             position.waits = [replace(w, bounds=(*w.bounds, window)) for w in position.waits]
@@ -414,15 +413,15 @@ class _Builder:
     def _stoppable(self, until: ir.Expr, make: Callable[[], _Fragment]) -> _Fragment:
         """Build one round (repetition) of a group with a stop event (`until`).
 
-        It closes the waits of the round (guard `stop`), and no wait takes it (`untils`). It also ends the greed of
-        loops in the round: the guards by which these close later waits no longer apply."""
-        first = len(self.positions)
+        The stop event closes the waits of the round (guard `stop`), and no wait takes it (`untils`). After it, the
+        guards by which a greedy loop in the round closes the waits after the loop no longer apply (_end_greed)."""
+        first = len(self.positions)  # the number of the round's first position
         fragment = make()
         stop = Guard("before", condition=until)
         for position in self.positions[first:]:
             position.waits = [
                 replace(w, untils=(*w.untils, until), guards=(*w.guards, stop)) if w.target is not None else w
-                for w in position.waits  # an absence (no target) is not stopped
+                for w in position.waits  # an absence (no target) waits for no event, so it stays as it is
             ]
         entries = tuple(
             replace(w, untils=(*w.untils, until), guards=(*_end_greed(until, w.guards), stop)) for w in fragment.entries
@@ -440,22 +439,22 @@ class _Builder:
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
     def _steps(self, steps: tuple[ir.Step, ...]) -> _Fragment:
-        """Build the steps of a sequence: entries are the waits for its first event, exits are where it may be complete.
+        """Build the steps of a sequence: its waits for a first event (entries), and where it may be complete (exits).
 
-        A step after optional steps at the beginning gives entries, too. A forbidden step, such as !x, takes no event.
-        It becomes a guard, which closes the next waits, and an absence, in case the sequence ends with it."""
+        If the first steps are optional, the step after them has entries, too. A forbidden step, such as !x, takes no
+        event. It becomes a guard: x closes the waits after it. Its time is kept, in case the sequence ends with it."""
         entries: list[Wait] = []
-        open_exits: list[Exit] = []
-        loops: tuple[_Loop, ...] = ()
-        may_skip_first = False
-        start = Exit(position=0)  # an exit before the first step; it collects guards and time limits of skipped steps
-        all_optional = True  # so far
+        open_exits: list[Exit] = []  # where the steps so far may be complete
+        loops: tuple[_Loop, ...] = ()  # the loops at the end of the last step
+        may_skip_first = False  # the first step is optional
+        start = Exit(position=0)  # for entries after skipped first steps: it collects their guards and time limits
+        all_optional = True  # all steps so far
         for index, step in enumerate(steps):
             gap_min = 0 if step.gap_min_ms is None else bound_number(step.gap_min_ms)
             gap_max = None if step.gap_max_ms is None else bound_number(step.gap_max_ms)
             if step.negated:  # forbidden: a guard of the waits that follow
                 assert isinstance(step.node, ir.VarNode), "only a variable can be negated"
-                moment = "next" if step.link is ir.Link.NEXT and index > 0 else "after"
+                moment = "next" if step.link is ir.Link.NEXT and index > 0 else "after"  # "next": only the next event
                 guard = Guard(moment, step.node.variable, bounds=_gap(gap_min, gap_max))
                 self._forbid_between_repetitions(loops, guard)
                 start, *open_exits = (
@@ -465,12 +464,12 @@ class _Builder:
                 continue
             fragment = self.node(step.node)
             gap = _gap(gap_min, gap_max)
-            self._join(open_exits, fragment.entries, step.link, gap)
-            if all_optional:
+            self._join(open_exits, fragment.entries, step.link, gap)  # waits from the steps before to this step
+            if all_optional:  # then this step may be the first
                 entries += [_joined(entry, None if index == 0 else step.link, start, gap) for entry in fragment.entries]
             loops = fragment.loops
             may_skip_first = may_skip_first or (index == 0 and (fragment.may_be_empty or fragment.may_skip_first))
-            start, *skipping = (_exit_past(e, fragment, gap) for e in (start, *open_exits))
+            start, *skipping = (_exit_past(e, fragment, gap) for e in (start, *open_exits))  # exits that skip this step
             open_exits = [*fragment.exits, *(skipping if fragment.may_be_empty else ())]
             all_optional = all_optional and fragment.may_be_empty
         return _Fragment(
@@ -480,12 +479,12 @@ class _Builder:
         )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
-        """Forbid an event between the repetitions of a loop, because it is forbidden after it, as x in `a+ -> !x -> b`.
+        """Forbid an event between the repetitions of a loop if it is forbidden after the loop, as x in `a+ -> !x -> b`.
 
-        The guard closes the wait for a repetition when the event comes. If only the next event is forbidden (moment
-        "next"), the loop goes on as long as it cannot be left: the wait is split by its count, and one half is guarded.
-        """
-        # the count from which a loop may be left; None: not before one more repetition
+        The guard (the forbidden event x) closes the waits for another repetition. If only the very next event is
+        forbidden (moment "next"), x may come while the loop has too few repetitions to be left. Then each wait becomes
+        two: one without the guard for the loop counts up to there, and one with the guard for the higher counts."""
+        # by number of the loop: the count from which it may be left, or None: only after one more repetition
         leaves_at = {loop.number: loop.leaves_at for loop in loops}
         for position in self.positions if loops else ():
             waits: list[Wait] = []
@@ -494,7 +493,7 @@ class _Builder:
                     waits.append(wait)
                     continue
                 low, high = wait.counted  # a half-open interval of the loop counter; high None: no end
-                guarded_from = leaves_at[wait.loop] if guard.moment == "next" else 0
+                guarded_from = leaves_at[wait.loop] if guard.moment == "next" else 0  # None: at no count
                 if guarded_from is None or low < guarded_from:
                     unguarded_counts = (low, high if guarded_from is None else guarded_from)
                     waits.append(replace(wait, counted=unguarded_counts))
@@ -513,7 +512,7 @@ class _Builder:
         for index, item in enumerate(node.items):
             first = self.node(item)
             rest = self._any_order(ir.AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
-            # An exit's bounds limit the time of the next event. Another item may come at any time, so they are dropped.
+            # An exit's bounds are time limits for the next event. Here the next item may come at any time: no bounds.
             first_exits = tuple(replace(exit_, bounds=()) for exit_ in first.exits)
             self._join(first_exits, rest.entries, ir.Link.FOLLOWED_BY, bounds=())
             entries.extend(first.entries)

@@ -59,13 +59,13 @@ class WrittenPredicate:
 
 
 class Predicates:
-    """The distinct predicates of a rule and their numbers, 0, 1, 2, …."""
+    """The distinct predicates (conditions of one event) of a rule and their numbers, 0, 1, 2, …."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[frozenset[Expr], int | None], int] = {}
 
     def number(self, conjuncts: list[Expr], event_type: int | None) -> int:
-        """Return the number of the bitmap for "is of this event type, and all conjuncts are true"."""
+        """Return the number of the bitmap of the predicate "the event has this type, and all conjuncts are true"."""
         assert conjuncts or event_type is not None, "a predicate without any condition needs no bitmap"
         return self._numbers.setdefault((frozenset(conjuncts), event_type), len(self._numbers))
 

@@ -58,9 +58,9 @@ class Prefix:
 def prefix_of(states: Sequence[StateRow]) -> Prefix:
     """Return the longest beginning of a pattern whose events can be stored once for all rules that begin like it.
 
-    This defers its events: the rules process them when an event of another condition arrives. `states` are of a plain
-    rule, whose runs only take or skip events. The beginning is empty if the pattern may begin with several conditions,
-    or if a wait takes any event (predicate -1): then no event can be deferred."""
+    Such events are deferred: rules process them when an event of another condition arrives. `states` belong to a plain
+    rule: its runs only take or skip events. The beginning is empty if the pattern may begin with several conditions. It
+    is also empty if a wait takes any event (predicate -1), because then no event can be deferred."""
     first = states[0].waits
     all_waits = [wait for nfa_state in states for wait in nfa_state.waits]
     takes_any = any(wait.predicate < 0 for wait in all_waits)
@@ -69,7 +69,7 @@ def prefix_of(states: Sequence[StateRow]) -> Prefix:
     prefix = [first[0].predicate]
     steps = [_steps_of(states, prefix)]
     while len(prefix) < LENGTH_MAX:
-        reached = _reached(states, prefix)
+        reached = _reached(states, prefix)  # the NFA states to which events of the prefix lead
         awaited = [wait.predicate for number in reached for wait in states[number].waits]
         following = next((p for p in awaited if p not in prefix and _may_follow(states, prefix, p)), None)
         if following is None:
@@ -162,15 +162,14 @@ PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
 class Symbols:
     """The numbers that all compiled rules of one process and one schema share: equal items have equal numbers.
 
-    Linking rules to a program is therefore arithmetic on arrays. Numbers grow in the order in which a process meets the
-    items; a program renumbers them in the order of its rules.
-    """
+    So rules are linked to a program by arithmetic on arrays. An item gets its number when the process first meets it.
+    A program then gives its items other numbers, in the order of its rules."""
 
     constants: Numbers[Constant] = field(default_factory=Numbers)
     columns: Numbers[Symbol] = field(default_factory=Numbers)
     predicates: Numbers[tuple[frozenset[Expr], int | None]] = field(default_factory=Numbers)  # conjuncts, event type
-    instructions: Numbers[Instruction] = field(default_factory=Numbers)  # over columns; operands are such numbers
-    groups: Numbers[tuple[int, int]] = field(default_factory=Numbers)  # predicates that one index finds: kind, column
+    instructions: Numbers[Instruction] = field(default_factory=Numbers)  # operands are numbers in these tables
+    groups: Numbers[tuple[int, int]] = field(default_factory=Numbers)  # indexes that find predicates: kind, column
     derived: Numbers[tuple[int, Type]] = field(default_factory=Numbers)  # computed columns: last instruction, type
     streams: Numbers[tuple[int, ...]] = field(default_factory=Numbers)  # sets of event types whose order matters
     prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)  # beginnings of patterns, which rules may share
@@ -191,24 +190,24 @@ Place = tuple[RuleIdentity, int, int]
 class SharedStart:
     """A beginning (prefix) that several rules share: its events are stored once and not once per rule.
 
-    Its events are deferred: the rules process them when an event of another condition arrives. Keyed state stores each
-    as a row among the runs. If the prefix has several conditions, the row's RUN_ORDINAL has a bit for each that holds.
-    """
+    Its events are deferred: the rules process them when an event of another condition arrives. The state of a key
+    stores such an event as a row of the same form as a run. If the prefix has several conditions, the row's RUN_ORDINAL
+    has a bit for each that holds."""
 
-    rule_number: int  # of its rows; the numbers of shared prefixes follow the numbers of rules
-    nfa_state: int  # of its rows
+    rule_number: int  # in place of a rule's number in these rows; it is greater than the numbers of rules.
+    nfa_state: int  # in place of an NFA state in these rows.
     rules: Int64  # the numbers of the sharing rules, ascending
-    first_states: Int64  # the first NFA state of each
+    first_states: Int64  # the first NFA state of each of these rules.
     predicates: Int32  # the conditions in order
     steps: Int64  # transitions int64[n, 4]: state, bit of the condition, target, 1 if the wait ends
     from_ms: int  # the time from which the first of the rules processes events
     until_ms: int  # the time before which the last of the rules processes events
-    within_ms: int  # the longest window of the rules: a run, and an event that it has taken, is needed no longer
+    within_ms: int  # the longest window of the rules: after this time, no rule needs an event of the prefix
     undeferred_bitmap: int  # the number of a bitmap: events with long texts, which the rules process at once
 
     @property
     def place(self) -> Place:
-        """Return (identity, NFA state, number of states); the identity ties stored events to the rules and length."""
+        """Return (identity, NFA state, number of states). The identity names the rules and the length of the prefix."""
         numbers = ",".join(map(str, self.rules.tolist()))
         length = len(self.predicates)
         return (_RULE_ID, 0, numbers if length == 1 else f"{numbers}{_LENGTH}{length}"), self.nfa_state, 1
@@ -264,10 +263,10 @@ def _shared_start(
     number: int, prefix: PrefixSymbol, rules: Int64, rows: Int64, program_predicate: Int64, states_count: int,
     bitmaps_count: int,
 ) -> SharedStart:  # fmt: skip
-    """Describe one prefix (first conditions) that `rules` share, in the program's numbers, for all of these rules.
+    """Describe one prefix (the first conditions of a pattern) that `rules` share, in the numbers of the program.
 
     Its steps are the transitions of a run through its conditions: state, condition, next state, 1 if the wait ends.
-    Shapes: rows int64[rules, RULE_WIDTH] are the compiled rules; program_predicate int64 translates numbers."""
+    rows int64[rules, RULE_WIDTH] are the compiled rules, program_predicate int64 the program's number by condition."""
     predicates, steps = prefix
     bits = {predicate: bit for bit, predicate in enumerate(predicates)}
     numbered_steps = [(nfa_state, bits[predicate], target, ends) for nfa_state, predicate, target, ends in steps]
@@ -281,16 +280,16 @@ def _shared_start(
         from_ms=int(rows[rules, y.R_FROM_MS].min()),
         until_ms=int(rows[rules, y.R_UNTIL_MS].max()),
         within_ms=int(rows[rules, y.R_WITHIN_MS].max()),
-        undeferred_bitmap=bitmaps_count + number,  # of events with long texts, which rules process at once
+        undeferred_bitmap=bitmaps_count + number,  # marks events with long texts, which the rules process at once
     )
 
 
 def without_deferred(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
     """Remove the conditions of shared prefixes (first conditions of patterns) from the ones that rules react to.
 
-    Rule r reacts to relevance[first[r] : first[r + 1]]: numbers of bitmaps, one for each condition. The events of a
-    prefix are deferred: stored once until another event needs them. After the first condition, events with long texts
-    are not deferred, because they count as several at each rule's limits: rules react to a bitmap of these."""
+    Rule r reacts to the bitmaps relevance[first[r] : first[r + 1]], one for each condition. Events of a prefix are
+    deferred: stored once until rules need them. But an event with long texts counts as several at each rule's limits.
+    So it is deferred only for the first condition; the rules of a longer prefix react to a bitmap of such events."""
     if not shared:
         return first, relevance
     rule = np.repeat(np.arange(len(first) - 1), np.diff(first))

@@ -51,14 +51,14 @@ class RulePrograms(Sequence[RuleProgram]):
     """The rules of a program, created on demand, because few of thousands of rules react to a micro-batch."""
 
     def __init__(self, rules: Sequence[DeployedRule], pieces: Sequence[Piece], rows: Int64) -> None:
-        """Shapes: rows int64[rules, RULE_WIDTH] of the rules."""
+        """Shapes: rows int64[rules, RULE_WIDTH], a row of numbers for each rule, which kernels read."""
         self._rules, self._pieces, self.rows = tuple(rules), pieces, rows
         self._created: dict[int, RuleProgram] = {}
 
     @cached_property
     def numbers_by_identity(self) -> dict[RuleIdentity, int]:
-        """The number of each rule by its identity, also by the one that builds before 0.3 have stored."""
-        return {identity: slot for slot, rule in enumerate(self._rules) for identity in rule.identities}
+        """The number of each rule by its identity in this build, and by its identity in builds before 0.3."""
+        return {identity: rule_number for rule_number, rule in enumerate(self._rules) for identity in rule.identities}
 
     def __len__(self) -> int:
         return len(self._rules)

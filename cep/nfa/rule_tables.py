@@ -73,21 +73,21 @@ class RuleTables:
         self.prefix = Prefix()  # the pattern's first conditions, whose events can be stored once for several rules
         self.code_end = 0  # instructions of conditions and measures; the instructions of predicates follow
         self._variables = {v.name: i for i, v in enumerate(self.pattern.variables)}
-        self._registers: dict[RegisterKey, int] = {}
-        # The measures of a match, then of a time-out; the kernel computes all of them for either.
+        self._registers: dict[RegisterKey, int] = {}  # the numbers that a run keeps, such as a count or a sum
+        # First the values that a match emits, then the ones of a time-out. A kernel always computes all of them.
         self.measures = (*self.pattern.measures, *(self.pattern.timeout_measures or ()))
-        self.relevant: set[int] = set()  # the predicates (conditions of one event) of its waits and guards
-        self.reacts_to_all = False  # must see every event, not only relevant ones
+        self.relevant: set[int] = set()  # the predicates that its waits and guards test
+        self.reacts_to_all = False  # the rule must see every event, not only events of `relevant`
         self._has_absence = False
         self._counts_distinct = False
         self._merges = False  # runs with the same future may become one
         self._control_count = 0  # how many registers conditions read; they come first, then others for measures
         self._is_plain = False  # the simplest matcher suffices: events are only taken or skipped
         self._stops: list[Expr] = []  # the stop events (`until`) of the current position's greedy loops
-        self._predicate_of_variable: dict[str, int] = {}  # of variables whose condition reads only the event
-        self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
+        self._predicate_of_variable: dict[str, int] = {}  # for variables whose condition reads only the event
+        self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE  # in order of start
         self.derived_types: list[tuple[int, Type]] = []  # computed columns that aggregates read: number, type
-        self.stream: tuple[int, ...] = ()  # event types whose events are counted, to know which is next; empty: none
+        self.stream: tuple[int, ...] = ()  # the types of events that get ordinals, to know the next one; empty: none
 
     @property
     def _ends_without_event(self) -> bool:
@@ -149,11 +149,11 @@ class RuleTables:
             self.columns.retained.update(self.prefix.columns)
 
     def _may_merge(self, automaton: Automaton) -> bool:
-        """Return True if runs with the same open waits (transitions) may be merged, and if that pays.
+        """Return True if runs with the same open waits (transitions) may become one run, and if that saves work.
 
-        They may if they have the same future: nothing depends on the last taken event (as a time limit since it does: a
-        bound without group), on each single binding, or on its order (`skip`). It pays if runs branch and become many.
-        """
+        Such runs must have the same future. So nothing may depend on the last taken event (a bound without group is a
+        time limit since that event), on single bound events, or on the order of runs (`skip`). Merging saves work if an
+        event can make two runs out of one, because then runs become many."""
         waits = [w for p in automaton.positions[1:] for w in p.waits]
         # An event starts a branch if the wait that takes it stays open, unless the event ends the branch at once.
         branches = any(
@@ -181,9 +181,9 @@ class RuleTables:
         """Find which variables are surely bound at each position, and which may be: a forward pass to a fixed point."""
         all_variables = frozenset(self._variables)
         positions = automaton.positions
-        bound: list[frozenset[str]] = [all_variables] * len(positions)
-        possible: list[frozenset[str]] = [frozenset()] * len(positions)
-        bound[0] = frozenset()
+        bound: list[frozenset[str]] = [all_variables] * len(positions)  # on all paths: the set shrinks
+        possible: list[frozenset[str]] = [frozenset()] * len(positions)  # on some path: the set grows
+        bound[0] = frozenset()  # nothing is bound at the start
         changed = True
         while changed:
             changed = False
@@ -194,7 +194,7 @@ class RuleTables:
                     if joined != (bound[target], possible[target]):
                         bound[target], possible[target] = joined
                         changed = True
-        return [Facts(b & p, p, self.schema.never_null) for b, p in zip(bound, possible, strict=True)]
+        return [Facts(b & p, p, self.schema.never_null) for b, p in zip(bound, possible, strict=True)]  # p: if reached
 
     # ------------------------------------------------------------------------------------------------ positions
 
@@ -239,7 +239,7 @@ class RuleTables:
             simple=NOT_SIMPLE,  # the faster form of such code, for one comparison
             count=(loop if low > 1 or high is not None else -1, low, COUNT_MAX if high is None else high),
             reset=-1,
-            reopens=0,  # the waits that keep this one open after it took an event; set in _write_position
+            reopens=0,  # bits of the waits that keep this one open when it takes an event; set in _write_position
             marks=[self._register("mark", str(group), None) for group in wait.begins_groups],  # where windows begin
             guards=[],  # set below
             bounds=[self._bound_row(bound) for bound in wait.bounds],
@@ -255,7 +255,7 @@ class RuleTables:
             row.predicate, row.code, row.simple = self._condition(variable, wait.untils, facts)
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
             self._add_relevant(row.predicate)
-            guards = guards_of(wait, variable)  # with a guard for each stop event (`until`) if the wait skips others
+            guards = guards_of(wait, variable)  # also a guard for each stop event (`until`) if the wait skips others
         row.guards = [self._guard_row(guard, facts) for guard in guards]
         return row
 
@@ -294,10 +294,10 @@ class RuleTables:
     # ----------------------------------------------------------------------------------------------- conditions
 
     def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
-        """Compile "the event matches the variable, and no stop event (`until`)". `facts`: which variables are bound.
+        """Compile "the event matches the variable and is not a stop event (`until`)". `facts`: the bound variables.
 
-        Returns: (predicate of the event alone or -1, code that reads the run or NO_CODE, NOT_SIMPLE or the simple form:
-        numbers that replace the code of a single comparison, because they are faster)."""
+        Returns: the predicate of the event alone, or -1; the code that reads the run, or NO_CODE; the simple form, or
+        NOT_SIMPLE. The simple form has numbers in place of the code of a single comparison, because it is faster."""
         if not untils and variable in self._predicate_of_variable:
             return self._predicate_of_variable[variable], NO_CODE, NOT_SIMPLE
         conditions, event_type = self._conjuncts_of(variable, facts)
@@ -339,8 +339,8 @@ class RuleTables:
     def _simple(self, part: Expr) -> Row | None:
         """Return the fast form of a comparison between a field of the event and one of a bound event; None for others.
 
-        It is (comparison, column of the event, register with the row of the bound event, its column). `x is null or
-        COMPARISON` has a fast form, too (SIMPLE_OR_NULL is added), if x is the compared field of the bound event."""
+        The form is (comparison, column of the event, register with the row of the bound event, column of that row). If
+        x is that field of the bound event, `x is null or COMPARISON` has a fast form, too: SIMPLE_OR_NULL is added."""
         if isinstance(part, Binary) and part.op == "or":
             for test, comparison in ((part.left, part.right), (part.right, part.left)):
                 if _compares_the_tested(test, comparison) and (simple := self._simple(comparison)) is not None:
@@ -406,7 +406,7 @@ class RuleTables:
         ]
 
     def _action(self, kind: str, variable: str, argument: Expr | None, register: int) -> Row:
-        """Return (action, register, column, other register to read): how a taken event updates a run's register."""
+        """Return how a taken event updates a register of the run: (action, register, column and register to read)."""
         simple_actions = {"loop": y.ACT_COUNT, "count": y.ACT_COUNT, "last": y.ACT_LAST, "first": y.ACT_FIRST}
         if kind in simple_actions:
             return simple_actions[kind], register, 0, 0
@@ -429,13 +429,13 @@ class RuleTables:
         other_register = self._registers[_OTHER_OF.get(kind, "present"), variable, argument]
         if isinstance(argument, CurrentField):
             column = self.columns.number(argument.field)
-            if self._merges:  # joined runs lose their own sums: a match adds up the stored column of its events
+            if self._merges:  # merged runs have no sums of their own: a match adds up the column of its stored events
                 self.columns.retained.add(column)
             return code, register, column, other_register
         self._merges = False  # a computed column is not stored with bound events, so a match could not sum it
         derived = self.vector.derived(argument)
         self.derived_types.append((derived, argument.type))
-        return code, register, DERIVED + derived, other_register
+        return code, register, DERIVED + derived, other_register  # DERIVED marks the number of a derived column
 
     # ------------------------------------------------------------------------------------------------- results
 

@@ -125,13 +125,13 @@ def _choice(expr: If, facts: Facts) -> Expr:
 
 
 def _unary(expr: Unary, facts: Facts) -> Expr:
-    """Simplify `is null` where the facts decide it, and operators of a constant."""
+    """Simplify an operator of a constant, and `is null` of a field if the facts decide that it is never null here."""
     argument = expr.argument
     if expr.op == "is_null":
         if isinstance(argument, Const):
             return TRUE if argument.value is None else FALSE
         certain = isinstance(argument, VarField) and argument.which != "prev" and argument.variable in facts.bound
-        if isinstance(argument, VarField) and certain and argument.field in facts.never_null:
+        if isinstance(argument, VarField) and certain and argument.field in facts.never_null:  # prev may be unbound
             return FALSE
         if isinstance(argument, CurrentField) and argument.field in facts.never_null:
             return FALSE

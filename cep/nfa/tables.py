@@ -28,15 +28,15 @@ class WaitRow:
     `code` or, for one comparison with a field of a bound event, in the faster `simple` form.
     """
 
-    target: int  # the next NFA state; -1 for an absence: it takes no event, but waits until a forbidden one cannot come
+    target: int  # the next NFA state; -1 for an absence, which takes no event: it waits while an event is forbidden
     kind: int  # a WAIT_ constant of kernels/layout.py
     predicate: int  # -1: any event
     code: Row  # first instruction, end, register of the result; or NO_CODE.
     simple: Row  # comparison, column of the event, register of the bound event, its column; or prefixes.NOT_SIMPLE.
     count: Row  # register of the loop counter, or -1, and the interval in which the counter must lie.
     reset: int  # the loop counter that the wait sets to 0, or -1
-    reopens: int  # a bit for each other wait of the state that, while open, keeps this one open when it takes an event.
-    marks: list[int]  # registers that keep the row of the taken event, with which a group with a window begins
+    reopens: int  # bits of the state's waits: while one of them is open, this wait stays open when it takes an event.
+    marks: list[int]  # registers for the row of the taken event, if a group begins with it: the window's first event
     guards: list[GuardRow]  # events that close the wait
     bounds: list[Row]  # limits of the time since an earlier event
 

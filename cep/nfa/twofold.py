@@ -101,17 +101,17 @@ def sum_of(code: Code, one: int, other: int) -> Twofold:
 def divided(code: Code, number: Twofold, divisor: Twofold) -> Twofold:
     """Emit a division of two numbers, each a high float plus a low one. The quotient is null when the divisor is 0.
 
-    The remainder, number - first · divisor, gives the digits of the quotient that the float `first` lacks. FMUL_REST is
+    The float `first` lacks the last digits of the quotient. They are (number - first · divisor) / divisor. FMUL_REST is
     the rounding error of a product. A number's error is at most LEVEL (2^-98) times its `error_scale`."""
     first = code.emit(o.FDIV, number.high, divisor.high)
     remainder = code.emit(o.FSUB, number.high, code.emit(o.FMUL, first, divisor.high))
     remainder = code.emit(o.FSUB, remainder, code.emit(o.FMUL_REST, first, divisor.high))
     remainder = code.emit(o.FADD, remainder, number.low)
     remainder = code.emit(o.FSUB, remainder, code.emit(o.FMUL, first, divisor.low))
-    positive = code.emit(o.FABS, divisor.high)
-    error_scale = code.emit(o.FDIV, number.error_scale, positive)
-    if divisor.error_scale != positive:  # the divisor is not a single float, so its own error counts
-        error_scale = code.emit(o.FMUL, error_scale, code.emit(o.FDIV, divisor.error_scale, positive))
+    divisor_size = code.emit(o.FABS, divisor.high)
+    error_scale = code.emit(o.FDIV, number.error_scale, divisor_size)
+    if divisor.error_scale != divisor_size:  # not the same register: the divisor's own error counts, too
+        error_scale = code.emit(o.FMUL, error_scale, code.emit(o.FDIV, divisor.error_scale, divisor_size))
     return _normalized(code, first, code.emit(o.FDIV, remainder, divisor.high), error_scale)
 
 
@@ -122,14 +122,14 @@ def _normalized(code: Code, high: int, low: int, error_scale: int) -> Twofold:
 def _lower_twofold(code: Code, expr: Expr) -> Twofold:
     """Emit an expression as a twofold: the registers (high, low, error_scale) of a number high + low.
 
-    Its error is at most LEVEL (2^-98) times error_scale. Numbers that differ by less are equal in a comparison."""
+    Its error is at most LEVEL (2^-98) times error_scale. Two numbers are equal if they differ by less than that."""
     if is_average(expr):
         return code.average(expr)
     if not expr.type.is_float:
         return _lower_decimal(code, expr)
     match expr:
         case Const() if isinstance(expr.value, float):
-            # 0.1 as it is written is not exactly a float: the rest is the difference.
+            # The nearest float is not exactly 0.1, as written in a rule: the low part is the difference.
             return exact(code, code.lower(expr), code.constant(written_rest(expr.value), is_float=True))
         case Cast() if not expr.argument.type.is_float:
             return _lower_decimal(code, expr.argument)
@@ -167,8 +167,8 @@ def _lower_signed(code: Code, expr: Unary) -> Twofold:
 def _lower_arithmetic(code: Code, expr: Binary) -> Twofold:
     """Emit + - * / of numbers high + low, which have twice the digits of a float.
 
-    The error of a number is at most LEVEL (2^-98) times its `error_scale`, which is computed with it. An instruction
-    *_REST gives the rounding error of the instruction without _REST, as a part of the low result."""
+    The error of a number is at most LEVEL (2^-98) times its `error_scale`. An instruction *_REST gives the rounding
+    error of the instruction without _REST, which becomes a part of `low`. low · low is too small to count."""
     left, right = _lower_twofold(code, expr.left), _lower_twofold(code, expr.right)
     if expr.op == "/":
         return divided(code, left, right)
