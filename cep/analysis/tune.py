@@ -182,9 +182,10 @@ class Tuned:
 
     A setting is a value for each parameter; `settings_count` were compared in `way` by `replayed_count` replays.
     `candidate` is the best of train and validation; `proposed` is the candidate if the outcome is `better` or `within
-    the budget`, otherwise the present setting. `…_rows` have figures by part of the time. `test` has the aim's figure
-    of the present setting and of the candidate, `difference` is the second less the first. `tried` has all settings as
-    columns, `skipped` the parameters that were not tried, with reasons.
+    the budget`, otherwise the present setting. `…_rows` have figures by part of the time.
+
+    `test` has the aim's figure of the present setting and of the candidate, `difference` is the second less the first.
+    `tried` has all settings as columns, `skipped` the parameters that were not tried, with reasons.
     """
 
     outcome: Outcome

@@ -503,7 +503,8 @@ def _not_true(condition: Expr, facts: Facts) -> list[Expr]:
 
 
 def _compares_the_tested(test: Expr, comparison: Expr) -> bool:
-    """Return True for `x is null` and a comparison with the same x."""
+    """Return True for `x is null` and a comparison with the same field x of a bound event."""
     if not (isinstance(test, Unary) and test.op == "is_null" and isinstance(comparison, Binary)):
         return False
-    return comparison.op in _SIMPLE and test.argument in (comparison.left, comparison.right)
+    is_bound = isinstance(test.argument, VarField)  # the fast form tests no field of the event itself
+    return is_bound and comparison.op in _SIMPLE and test.argument in (comparison.left, comparison.right)

@@ -148,10 +148,11 @@ def _start_facts(
         targets = shared.steps[holds, STEP_TARGET].tolist()
         rules = [rule for rule in rules for _ in targets]  # each rule with each of its states
         states = [rule.first_state + target for rule, target in zip(rules, targets * len(shared.rules), strict=True)]
-    names = dict.fromkeys(_variable(program, rule, state) for rule, state in zip(rules, states, strict=True))
+    pairs = list(zip(rules, states, strict=True))
+    names = dict.fromkeys(_variable(program, rule, target) for rule, target in pairs)
     bound = _event(program, keyed_state, int(keyed_state.runs[run, y.RUN_START_ROW]), " or ".join(names))
-    all_bits = -1  # every wait of the state is open
-    waits = [name for rule, state in zip(rules, states, strict=True) for name in _waits(program, rule, state, all_bits)]
+    all_bits = -1  # every wait of the NFA state is open
+    waits = [name for rule, target in pairs for name in _waits(program, rule, target, all_bits)]
     name = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
     return RunFacts(name, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)  # 0: no one version
 

@@ -285,8 +285,9 @@ def test_the_fast_form_equals_the_code(seed: int, tmp_path: Path) -> None:
             op, skip = random.choice(["<", "<=", ">", ">=", "==", "!="]), random.choice(["none", "past last"])
             name = f"p{len(names)}"
             names.append(name)
-            fast = random.choice([f"{{x}} is null or {{y}} {op} {{x}}", f"{{y}} {op} {{x}} or {{x}} is null"])
-            code = f"if {{x}} is null then true else {{y}} {op} {{x}}"
+            null = f"{{{random.choice('xy')}}} is null"
+            fast = random.choice([f"{null} or {{y}} {op} {{x}}", f"{{y}} {op} {{x}} or {null}"])
+            code = f"if {null} then true else {{y}} {op} {{x}}"
             texts += [
                 loop_pattern(f"{name}_fast", steps, field, fast, skip),
                 loop_pattern(f"{name}_code", steps, field, code, skip),

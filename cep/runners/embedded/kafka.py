@@ -44,7 +44,7 @@ class Lease(Closing):
         """Request the right to work on the job of `topic`. `on_taken` is called once another process has taken it."""
         self._topic = topic
         self._on_taken = on_taken
-        self._is_assigned = False  # True while the brokers give this process the partition
+        self._is_assigned = False  # True while the brokers give this process the partition.
         self.is_elsewhere = False  # the brokers have answered, and another process has it
         self._number: int | None = None  # of this owner, if it has committed it; each owner has the next number
         self._is_taken = False  # True once another process has committed its number
