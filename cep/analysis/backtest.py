@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from cep.analysis.history import Events, History
 from cep.analysis.labelled_events import LabelledEvents
 from cep.base.errors import UsageError
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import EVENT_TIME_MS_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.text import utc_text
 from cep.columnar.batch import TEXT
 from cep.columnar.decode import KeyDomain, route
 from cep.columnar.texts import different_texts, encoded, rows_among
 from cep.rulebook.suppression import Policies, suppress_alerts
+from cep.step.rejections import set_aside_count
 
 _Z = 1.959963984540054  # of the normal distribution 95 % lie within so many deviations
 DAY_MS = 86_400_000
@@ -68,7 +69,7 @@ class Figures:
     Alerts are `right` (they bind an event of a fraud), `wrong`, or `immature` (too recent to judge). Medians in
     seconds, None without a found fraud: `seconds_to_alert` from a fraud's first event to its first alert,
     `seconds_ahead` from its first alert to its last event. `lift`: the precision divided by the share of fraud among
-    all events. `repeat_rate`: the share of alerts whose key has an earlier alert.
+    all mature events. `repeat_rate`: the share of alerts whose key has an earlier alert.
 
     `adds`: frauds that no other rule finds; None for all rules together. `share`: frauds, each divided among the rules
     that find it (Shapley's value). A case has the alerts of a key with at most a day between them; it is right if one
@@ -247,8 +248,8 @@ def backtest(
     all_rules = np.arange(len(sent_alerts.names))
     days = days_count(history.events, labelled)
     fraud_count = labelled.records_count(labelled.fraud >= 0)  # -1: an event without a fraud
-    arrived_count = labelled.records_count(_has_arrived(history.events, labelled))
-    days_and_fraud_share = (days, fraud_count / max(1, arrived_count))
+    mature_count = labelled.records_count(labelled.is_mature)
+    days_and_fraud_share = (days, fraud_count / max(1, mature_count))
 
     def figures_of(judged_alerts: Judged) -> Matches:
         return Matches(
@@ -269,7 +270,7 @@ def _header_facts(history: History, labelled: LabelledEvents, period: int, all_a
     """Return the facts about the events, the labels and the rules with which a report begins."""
     events = history.events
     has_arrived = _has_arrived(events, labelled)
-    fraud_count, count = labelled.records_count(labelled.fraud >= 0), labelled.records_count(has_arrived)
+    fraud_count, count = labelled.records_count(labelled.fraud >= 0), labelled.records_count(labelled.is_mature)
     reasons, suppressed = np.unique(all_alerts.reason[~all_alerts.is_sent].astype(str), return_counts=True)
     times = (int(events.time_ms.min()), int(events.time_ms.max())) if len(events) else None
     counters = history.replayed.counters
@@ -289,7 +290,7 @@ def _header_facts(history: History, labelled: LabelledEvents, period: int, all_a
         "labels_reported_later": labelled.later_count,
         "fraud_events_immature": labelled.immature_count,
         "matches_not_sent": dict(zip(reasons.tolist(), suppressed.tolist(), strict=True)),
-        "records_set_aside": sum(counters[name] for name in sorted(counters) if name.startswith("poison[")),
+        "records_set_aside": set_aside_count(counters),
         "rules": [
             {"rule": rule.rule_id, "version": rule.version, "status": rule.status, "content_hash": rule.content_hash}
             for rule in sorted(history.deployment.rulebook.deployed(), key=lambda rule: (rule.rule_id, rule.version))
@@ -491,7 +492,8 @@ class TimePart:
 
     @property
     def title(self) -> str:
-        first, last = (utc_text(time_ms)[:10] for time_ms in (self.from_ms, self.until_ms))
+        # Without events, or with a huge gap, a part is later than any time that can be written.
+        first, last = (utc_text(min(time_ms, EVENT_TIME_MS_MAX))[:10] for time_ms in (self.from_ms, self.until_ms))
         return f"{self.name} ({first} to {last}, n = {int(self.frauds.sum())} frauds)"
 
 
@@ -502,7 +504,8 @@ def parts_of_time(
     `labelled_at` returns the events with the frauds known at a time, for the first two: a later report could not have
     influenced a choice. Test only measures, so it has all of `labelled`; without `labelled_at` each part has."""
     times = events.time_ms[events.time_ms <= labelled.as_of_ms]
-    first, last = int(times.min(initial=labelled.as_of_ms)), int(times.max(initial=0)) + 1
+    first = int(times.min(initial=labelled.as_of_ms))
+    last = int(times.max(initial=first)) + 1
     labelled_then = labelled_at or (lambda _: labelled)
     edges = [first, *(int(first + share * (last - first)) for share in _SHARES), last]
     parts = []
@@ -529,6 +532,8 @@ def whole_time(events: Events, labelled: LabelledEvents) -> TimePart:
 
 def check_frauds(parts: Sequence[TimePart]) -> None:
     """Refuse a cut whose parts cannot be compared. Raises: UsageError with the number of frauds of each part."""
+    if not len(parts[0].labelled.fraud):
+        raise UsageError("the history has no events, so no part of it has a fraud; give a longer history")
     empty = [part for part in parts if not part.frauds.any()]
     if empty:
         raise UsageError(

@@ -27,7 +27,7 @@ from cep.analysis.sweep import Axis, Replayer, Scores, Setting, identities, numb
 from cep.base.errors import UsageError
 from cep.base.limits import TUNE_ALERTS_MAX, TUNE_REPLAYED_MAX, TUNE_RULES_AT_ONCE
 from cep.columnar.order import rows_in_order
-from cep.lang.show import show_duration, show_time
+from cep.lang.show import show_time, written_duration
 from cep.model.rule import ParamValue
 
 _PAIRED_MAX = 3  # parameters that are paired with each other
@@ -133,7 +133,7 @@ def _some_values(curve: Curve) -> list[float]:
 def _as_given(replayer: Replayer, name: str, value: float) -> ParamValue:
     present = replayer.record.params[name]
     if isinstance(present, str):
-        return show_duration(round(value * unit_of(present)[1]))
+        return written_duration(round(value * unit_of(present)[1]))
     return int(value) if isinstance(present, int) and value.is_integer() else value
 
 

@@ -13,7 +13,7 @@ Tested by: tests/analysis/test_report.py
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 
 from cep.analysis.backtest import Backtest, Ratio, f1
@@ -64,12 +64,13 @@ def alerts_by_day(figures: Backtest, detail: Detail = FULL) -> list[Chart]:
 
 
 def _added_up(days: Rows, unit: str) -> list[dict[str, Any]]:
-    """Add up days by week, month or year, which is named by its first day that is here."""
-    periods: dict[tuple[int, int], dict[str, Any]] = {}
+    """Add up days by week, month or year, which is named by its first day, such as a Monday."""
+    periods: dict[date, dict[str, Any]] = {}
     for day in days:
         when = date.fromisoformat(day["day"])
-        place = {"week": when.isocalendar()[:2], "month": (when.year, when.month), "year": (when.year, 0)}[unit]
-        period = periods.setdefault(place, {"day": day["day"], **dict.fromkeys(_VERDICTS, 0)})
+        monday = when - timedelta(days=when.weekday())
+        first = {"week": monday, "month": when.replace(day=1), "year": when.replace(month=1, day=1)}[unit]
+        period = periods.setdefault(first, {"day": first.isoformat(), **dict.fromkeys(_VERDICTS, 0)})
         for name in _VERDICTS:
             period[name] += day[name]
     return list(periods.values())
@@ -278,7 +279,10 @@ def weeks(by_week: Sequence[Mapping[str, Any]], names: Sequence[str], span: int 
         for week in by_week for of_rule in week["rules"]
         if of_rule["rule"] in names and of_rule["precision"] is not None
     ]  # fmt: skip
-    fraud = [{"day": week["week"], "value": 1_000 * week["fraud_events"] / week["events"]} for week in by_week]
+    fraud = [  # of events that are old enough for a report
+        {"day": week["week"], "value": 1_000 * week["fraud_events"] / week["mature_events"]}
+        for week in by_week if week["mature_events"]
+    ]  # fmt: skip
     money = [
         {"day": week["week"], "quantile": name, "value": week["amount"][index]}
         for week in by_week if week.get("amount") for index, name in enumerate(("median", "95 of 100 below"))
@@ -287,7 +291,7 @@ def weeks(by_week: Sequence[Mapping[str, Any]], names: Sequence[str], span: int 
     charts = [
         _lines(("Alerts by 1 000 events", week_text), "alerts by 1 000 events", rate, ("rule", names)),
         _lines(("Precision " + week_text, ""), "share", precision, ("rule", names)),
-        _lines(("Fraud by 1 000 events", week_text), "events of frauds by 1 000", fraud, None),
+        _lines(("Fraud by 1 000 mature events", week_text), "events of frauds by 1 000", fraud, None),
         _lines(("Money of an event", week_text), "amount", money, ("quantile", ("median", "95 of 100 below"))),
     ]
     return [chart for chart in charts if chart.rows]

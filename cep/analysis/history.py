@@ -5,6 +5,7 @@ order of the history: without records that were set aside, and with repeated eve
 Tested by: tests/analysis/test_backtest.py
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -56,8 +57,19 @@ class Events:
         decoded = self.taken(rows)
         return EventBatch(decoded.event_id, decoded.event_id, decoded.event_type, decoded.time_ms, {}, decoded.order)
 
+    def rows_at(self, event_ids: pa.Array, time_ms: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the row of each event by its id and time, -1 if unknown: events of two types may have one id."""
+        rows = self.rows_of(event_ids)
+        others = np.flatnonzero((rows >= 0) & (self.time_ms[rows] != time_ms)) if len(self) else rows[:0]
+        if len(others):
+            ids, times = self.event_id.cast(TEXT), pa.array(self.time_ms)
+            wanted = event_ids.cast(TEXT).take(pa.array(others)), pa.array(time_ms[others])
+            rows[others] = rows_among(_joined(*wanted), _joined(ids, times))
+        return rows
+
     def rows_of(self, event_ids: pa.Array) -> NDArray[np.int64]:
-        """Return the row of each id, -1 if unknown. A produced event has the row of the event that completed it."""
+        """Return the first row of each id, -1 if unknown. A produced event has the row of the event that completed
+        it."""
         source_ids = event_ids.cast(TEXT)
         if any(event_type.derived for event_type in self.schema.event_types):
             source_ids = pc.replace_substring_regex(source_ids, pattern=_PRODUCED, replacement="")
@@ -73,7 +85,8 @@ class Events:
 @dataclass(frozen=True, slots=True)
 class History:
     """The result of a replay of the rules in force, and the events that it read. `produced_matches` make events.
-    `repeats` has, by the number of a piece, the rows that the replay left out: repeated events and reused ids."""
+    `repeats` has, by the number of a piece, the rows that the replay left out: repeated events, reused ids, and events
+    that are dated ahead of the clock."""
 
     deployment: Deployment
     replayed: Replayed
@@ -94,10 +107,11 @@ class History:
         """Return (alert, event row), int64[N] each, for all bound events once; source events stand for derived ones."""
         lists = alerts["events"].combine_chunks()
         alert = np.asarray(pc.list_parent_indices(lists)).astype(np.int64)
-        ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
+        events = pc.list_flatten(lists)
         if self.produced_matches is not None and self.produced_matches.num_rows:
-            alert, ids = _expand(alert, ids, self.produced_matches)
-        rows = self.events.rows_of(ids)
+            alert, events = _expand(alert, events, self.produced_matches)
+        time_ms = pc.struct_field(events, "event_time").cast(pa.int64())
+        rows = self.events.rows_at(pc.struct_field(events, "event_id"), np.asarray(time_ms, np.int64))
         pairs = np.unique(np.stack([alert[rows >= 0], rows[rows >= 0]]), axis=1)
         return pairs[0], pairs[1]
 
@@ -106,19 +120,23 @@ def replay_history(
     deployment: Deployment, pieces_of: Callable[[Schema], Pieces], columns: Sequence[str], cores: int, console: Console
 ) -> History:
     """Replay the rules over a history, which `pieces_of` reads in numbered pieces, and keep `columns` of its events in
-    memory. Events with a repeated id are left out; `repeats` has their rows by piece. Raises: SourceError."""
+    memory. Events with a repeated id are left out, and events that are dated ahead of the clock; `repeats` has their
+    rows by piece. Raises: SourceError."""
     pieces = pieces_of(deployment.schema)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
     domains = deployment.key_domains or (tuple(columns[:1]),)  # without rules any key will do: the first column
     job = Job(deployment.schema, domains, dedup_ms=dedup_ms).begin()
+    latest_ms = job.latest_ms(int(time.time() * 1_000))
     decoded_pieces: dict[int, Decoded] = {}  # by the number of the piece; `watched_pieces` fills it
     match_tables: list[pa.Table] = []  # the replay appends the matches that make derived events
     watched_pieces = _watch_pieces(job, pieces, tuple(columns), decoded_pieces)
     replayed = replay_shown(job, deployment.rulebook, watched_pieces, cores, console, derived_matches=match_tables)
     numbers = sorted(decoded_pieces)
     decoded = _join_pieces(job, tuple(columns), [decoded_pieces[number] for number in numbers])
-    verdicts, _ = first_rows(job, decoded)  # of each event: it is new, it is repeated, or its id belongs to another
-    is_new = verdicts == NEW
+    is_new = decoded.time_ms <= latest_ms  # the replay sets later ones aside
+    in_time = decoded if is_new.all() else decoded.take(np.flatnonzero(is_new))
+    # The verdict on each event: it is new, it is repeated, or its id belongs to another.
+    is_new[is_new] = first_rows(job, in_time)[0] == NEW
     # Cut where the next piece begins, so not at the last sum. Without pieces np.split returns one part: not strict.
     by_piece = np.split(is_new, np.cumsum([len(decoded_pieces[number]) for number in numbers])[:-1])
     repeats = {number: np.flatnonzero(~is_new_here) for number, is_new_here in zip(numbers, by_piece, strict=False)}
@@ -135,11 +153,18 @@ def replay_history(
     )
 
 
-def _expand(alert_rows: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> tuple[NDArray[np.int64], pa.Array]:
-    """Replace the id of each event that a rule has produced by the ids of the events that its match has bound, until no
-    produced one is left. alert_rows[i] is the row of the alert that binds the event ids[i]. Cost: a pass per level."""
+def _joined(ids: pa.Array, times: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(ids, times.cast(TEXT), pa.scalar("\x1f", TEXT))
+
+
+def _expand(
+    alert_rows: NDArray[np.int64], events: pa.StructArray, matches: pa.Table
+) -> tuple[NDArray[np.int64], pa.StructArray]:
+    """Replace each event that a rule has produced by the events that its match has bound, until no produced one is
+    left. alert_rows[i] is the row of the alert that binds events[i]. Cost: a pass per level."""
     match_ids, bound = matches["alert_id"].combine_chunks().cast(TEXT), matches["events"].combine_chunks()
     for _ in range(PRODUCE_DEPTH_MAX + 1):  # produced events may bind produced events, to this depth
+        ids = pc.struct_field(events, "event_id").cast(TEXT)
         is_produced = pc.match_substring_regex(ids, _PRODUCED)  # such an id ends in the id of its match
         id_of_match = pc.if_else(is_produced, pc.utf8_slice_codeunits(ids, -ALERT_ID_CHARS), pa.scalar(None, TEXT))
         match_rows = rows_among(id_of_match, match_ids)
@@ -148,10 +173,9 @@ def _expand(alert_rows: NDArray[np.int64], ids: pa.Array, matches: pa.Table) -> 
             break
         lists = bound.take(pa.array(match_rows[has_match]))
         counts = np.asarray(pc.list_value_length(lists))
-        inner_ids = pc.struct_field(pc.list_flatten(lists), "event_id").cast(TEXT)
-        ids = pa.concat_arrays([ids.filter(pa.array(~has_match)), inner_ids])
+        events = pa.concat_arrays([events.filter(pa.array(~has_match)), pc.list_flatten(lists)])
         alert_rows = np.concatenate([alert_rows[~has_match], np.repeat(alert_rows[has_match], counts)])
-    return alert_rows, ids
+    return alert_rows, events
 
 
 def _watch_pieces(job: Job, pieces: Pieces, columns: tuple[str, ...], decoded_pieces: dict[int, Decoded]) -> Pieces:

@@ -9,7 +9,8 @@ several views make of one record are one event here.
 Tested by: tests/analysis/test_labels.py, tests/analysis/test_backtest.py
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from cep.analysis.labels import KEY, Labels
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT
-from cep.columnar.decode import KeyDomain
+from cep.columnar.decode import KeyDomain, key_text
 from cep.columnar.texts import encoded, rows_among
 from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_duration
@@ -63,6 +64,11 @@ class LabelledEvents:
         has_row = np.zeros(len(self.record), np.bool_)
         has_row[self.record[rows]] = True
         return int(has_row.sum())
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        """Return the labels of these events, which may be any number of times among them; the frauds stay."""
+        fraud, is_mature = self.fraud[rows], self.is_mature[rows]
+        return replace(self, fraud=fraud, is_mature=is_mature, money=self.money[rows], record=self.record[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +188,7 @@ def _pairs_of_key_labels(
     events: Events, labels: Labels, field: str, keys: pa.Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find for each label the events of its key in its interval. Return pairs: numbers of labels, rows of events."""
-    column = encoded(events.columns[field].cast(TEXT))
+    column = encoded(key_text(events.columns[field], events.schema.columns()[field]))
     code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)  # of each event's key, -1 for none
     key_codes = rows_among(keys.cast(TEXT), column.dictionary)
     first_ms = int(events.time_ms.min(initial=TIME_MS_MAX)) if len(events) else 0

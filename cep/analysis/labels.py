@@ -30,8 +30,8 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from cep.base.errors import UsageError
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.errors import UnreadableError, UsageError
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.mapping import FieldMapping, array_at, path_of_text
@@ -62,12 +62,14 @@ _WORDS_MAX = 1_000  # a column with more different texts has no labels
 
 def label_words(pairs: Sequence[str], flag: str = "--label-words") -> dict[str, bool]:
     """Read WORD=fraud and WORD=honest: True for fraud. Raises: UsageError."""
-    words = {}
+    words: dict[str, bool] = {}
     for pair in pairs:
         word, sign, verdict = pair.rpartition("=")
         if not sign or verdict.strip() not in ("fraud", "honest"):
             raise UsageError(f"{flag} {pair}: write WORD=fraud or WORD=honest, and {ALL_OTHERS}=fraud for all others")
-        words[word.strip().lower()] = verdict.strip() == "fraud"
+        is_fraud = verdict.strip() == "fraud"
+        if words.setdefault(word.strip().lower(), is_fraud) != is_fraud:
+            raise UsageError(f"{flag} {pair}: the word means the other verdict, too; say it once")
     return words
 
 
@@ -135,6 +137,7 @@ _EVENT_ID, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED = (
     "event_id", "label", "kind", "episode", "amount", "reported_at",
 )  # fmt: skip
 _FROM, _TO = "from", "to"
+_SECONDS = (500_000_000, 10_000_000_000)  # of the years 1985 to 2286; as milliseconds they would be in early 1970
 _NAMES = (_EVENT_ID, KEY, _FROM, _TO, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED)
 _NO_WORDS: Mapping[str, bool] = {}  # the user has said nothing about words
 
@@ -291,6 +294,7 @@ def _times(table: pa.Table, column: str, otherwise_ms: int, name: str) -> np.nda
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         milliseconds = values.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
     elif pa.types.is_integer(type_):
+        _check_milliseconds(values, column, name)
         milliseconds = values.cast(pa.int64())
     elif pa.types.is_string(type_) or pa.types.is_large_string(type_):
         milliseconds = _parsed(values, column, name)
@@ -299,6 +303,19 @@ def _times(table: pa.Table, column: str, otherwise_ms: int, name: str) -> np.nda
     else:
         raise UsageError(f"{name}: {column} is {type_}; give times with a zone, like 2026-03-01T10:00:00Z")
     return np.asarray(milliseconds.fill_null(otherwise_ms), np.int64)
+
+
+def _check_milliseconds(values: pa.Array, column: str, name: str) -> None:
+    """Refuse report dates that are numbers in another unit: all frauds would be known from the start, or never."""
+    span = pc.min_max(values).as_py()
+    if column != _REPORTED or span["min"] is None:
+        return
+    is_seconds = _SECONDS[0] <= span["min"] and span["max"] <= _SECONDS[1]
+    if is_seconds or span["min"] < EVENT_TIME_MS_MIN or span["max"] > EVENT_TIME_MS_MAX:
+        raise UsageError(
+            f"{name}: {column} has numbers like {span['max']}, which are not milliseconds since 1970; give these, or "
+            "times with a zone"
+        )
 
 
 def _parsed(values: pa.Array, column: str, name: str) -> pa.Array:
@@ -324,7 +341,7 @@ def _read_table(path: Path) -> pa.Table:
                 return pcsv.read_csv(path, convert_options=options)
             case ".json" | ".jsonl" | ".ndjson":
                 return _read_lines(path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnreadableError, pa.ArrowException) as error:
         raise UsageError(f"{path} cannot be read as labels: {error}") from error
     raise UsageError(f"{path} is no file of labels; name it *.parquet, *.csv or *.jsonl")
 
@@ -332,10 +349,7 @@ def _read_table(path: Path) -> pa.Table:
 def _read_lines(path: Path) -> pa.Table:
     """Read JSON lines. Times are texts or numbers; Arrow's own times would lose their zone."""
     times = pa.schema([(name, pa.string()) for name in (_FROM, _TO, _REPORTED)])
-    try:
-        return pj.read_json(path, parse_options=pj.ParseOptions(explicit_schema=times))
-    except pa.ArrowInvalid:
-        return read_json_table(path)
+    return read_json_table(path, parse=pj.ParseOptions(explicit_schema=times))
 
 
 def _columns_of_events(path: Path, schema: Schema, column: str, mapping: FieldMapping) -> Sequence[pa.Table]:

@@ -22,7 +22,9 @@ from cep.analysis.labels import Labels, read_labels
 from cep.analysis.weeks import fields_read
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Schema
+from cep.columnar.batch import TEXT
 from cep.columnar.decode import KeyDomain
+from cep.columnar.texts import rows_among
 from cep.lang.field_names import Role, role_of
 from cep.lang.ir import CurrentField, VarField
 from cep.lang.show import show_value
@@ -56,8 +58,18 @@ def check_unread(deployment: Deployment, labels: Labels) -> None:
 
 
 def warnings_of(events: Events, labelled: LabelledEvents, names: Iterable[str], labels: Labels) -> Iterator[str]:
-    """Yield a warning for each field that alone separates frauds from other events, and if most events are fraud."""
+    """Yield a warning for each field that alone separates frauds from other events, and if most events are fraud, or if
+    a label belongs to several events."""
     is_fraud = labelled.fraud >= 0
+    if labels.field is None and not labels.views:
+        rows = events.rows_of(labels.keys)
+        others = int((rows_among(events.event_id.cast(TEXT), labels.keys.cast(TEXT)) >= 0).sum())
+        others -= len(np.unique(rows[rows >= 0]))
+        if others:
+            yield (
+                f"{others:,} events have the id of an earlier event with a label, which counts for that one alone: the "
+                "ids of labels should be unique over all event types"
+            )
     if is_fraud.sum() * 2 > len(events) > 0:
         yield (
             f"{int(is_fraud.sum()):,} of {len(events):,} events are fraud by {labels.name or 'the labels'}: look at "
@@ -65,7 +77,7 @@ def warnings_of(events: Events, labelled: LabelledEvents, names: Iterable[str], 
         )
         return
     for name in dict.fromkeys(names):
-        condition = separating_condition(events, is_fraud, name)
+        condition = separating_condition(events, is_fraud, name, labelled.is_mature)
         if condition:
             yield (
                 f"`{condition}` alone separates nearly all frauds from other events: if `{name}` is set after an event "
@@ -73,17 +85,20 @@ def warnings_of(events: Events, labelled: LabelledEvents, names: Iterable[str], 
             )
 
 
-def separating_condition(events: Events, is_fraud: NDArray[np.bool_], name: str) -> str:
-    """Return the condition on one field that separates nearly all frauds, as a leaked label does; "" if none does."""
+def separating_condition(
+    events: Events, is_fraud: NDArray[np.bool_], name: str, is_mature: NDArray[np.bool_]
+) -> str:  # fmt: skip
+    """Return the condition on one field that separates nearly all frauds, as a leaked label does; "" if none does. Only
+    mature events count: the fraud of a recent one may be unknown."""
     type_ = events.schema.columns()[name]
     column = events.columns[name]
-    has_value = np.asarray(column.is_valid())
+    has_value = np.asarray(column.is_valid()) & is_mature
     fraud_count = int(is_fraud.sum())
     if fraud_count < _FRAUDS_MIN or not has_value.any():
         return ""
-    conditions = [("is not null", has_value), ("is null", ~has_value)]
+    conditions = [("is not null", has_value), ("is null", is_mature & ~has_value)]
     if type_.kind in _WORDS and not type_.protected:
-        conditions += [(f"== {value}", holds) for value, holds in values_if_few(column, type_, _VALUES_MAX)]
+        conditions += [(f"== {value}", holds & is_mature) for value, holds in values_if_few(column, type_, _VALUES_MAX)]
     for condition, holds in conditions:  # F1 is 2 · found frauds / (events for which it holds + frauds)
         if 2 * int((holds & is_fraud).sum()) >= _F1_MIN * (int(holds.sum()) + fraud_count):
             return f"{name} {condition}"
@@ -137,7 +152,7 @@ class Terms:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A history with its known frauds, judged alerts that are sent, and figures. `amount` is the field of an event's
-    money. `labelled_at(time_ms)` has the frauds that were known at a time."""
+    money. `labelled_at(time_ms)` has the frauds that were known at a time. `warnings` are about the labels."""
 
     amount: str | None
     history: History
@@ -145,6 +160,7 @@ class Measured:
     judged: Judged
     figures: Backtest
     labelled_at: Callable[[int], LabelledEvents]
+    warnings: tuple[str, ...] = ()
 
 
 def measure_files(
@@ -180,7 +196,8 @@ def measure(
         labels = labels.taken(np.flatnonzero(history.events.rows_of(labels.keys) >= 0))
     episodes = _episodes(labels, domains, terms)
     labelled = label_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms, episodes)
-    for warning in warnings_of(history.events, labelled, [*more, *in_conditions], labels) if terms.warns else ():
+    warnings = (*warnings_of(history.events, labelled, [*more, *in_conditions], labels),) if terms.warns else ()
+    for warning in warnings:
         console.print(f"warning: {warning}", markup=False)
     all_alerts = detections(history)
     sent_alerts = judge(history, labelled, all_alerts, is_sent_only=True)
@@ -193,7 +210,7 @@ def measure(
 
     figures = backtest(history, labelled, all_alerts, sent_alerts, all_matches)
     figures = replace(figures, about={**figures.about, "episodes": None if episodes is None else episodes.text})
-    return Measured(amount, history, labelled, sent_alerts, figures, labelled_at)
+    return Measured(amount, history, labelled, sent_alerts, figures, labelled_at, warnings)
 
 
 def _episodes(labels: Labels, domains: Sequence[KeyDomain], terms: Terms) -> Episodes | None:

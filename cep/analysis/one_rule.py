@@ -21,7 +21,7 @@ from cep.base.limits import REPORT_REPLAYED_EVENTS_MAX, TUNE_REPLAYED_MAX
 from cep.base.schema import Schema
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
-from cep.lang.show import show_duration
+from cep.lang.show import written_duration
 from cep.lists.store import ListStore
 from cep.model.rule import ListRecord, UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
@@ -55,9 +55,12 @@ class OneRule:
 
     @property
     def gap_ms(self) -> int:
-        """The time between parts of a history, so that no match spans two: the window; a day for single events."""
+        """The time between parts of a history, so that no match spans two: the window; at least a day for one
+        variable, which may be a loop."""
         within = self.bound.within_ms
-        return within if isinstance(within, int) and len(self.bound.variables) > 1 else DAY_MS
+        if not isinstance(within, int) or (len(self.bound.variables) == 1 and within < DAY_MS):
+            return DAY_MS
+        return within
 
 
 def one_rule(folder: Path, rule_id: str) -> OneRule:
@@ -105,7 +108,9 @@ def _defaults(pattern: PatternIR) -> dict[str, object]:
         if param.type.kind.value == "decimal":
             values[param.name] = param.default / 10**param.type.scale
         elif param.type.kind.value == "duration":
-            values[param.name] = show_duration(int(param.default))
+            values[param.name] = written_duration(int(param.default))
+        elif param.type.kind.value == "enum":
+            values[param.name] = param.type.symbols[int(param.default)]
         else:
             values[param.name] = param.default
     return values

@@ -83,7 +83,7 @@ def input_section(data: ReportData) -> Blocks:
         ("frauds", f"{about['frauds']:,}"),
         ("events of frauds", f"{about['fraud_events']:,}"),
         *([("a fraud is all", about["episodes"])] if about["episodes"] else []),
-        ("share of fraud among events", percent(about["base_rate"])),
+        ("share of fraud among mature events", percent(about["base_rate"])),
         ("money of frauds", f"{about['fraud_money']:,.2f}"),
         ("labels that are of no event", f"{about['labels_without_event']:,}"),
         ("labels reported after the date", f"{about['labels_reported_later']:,}"),

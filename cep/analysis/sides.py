@@ -41,10 +41,14 @@ _ID = "side_id"
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The events of all sides with their key, their labelled, the text that makes them, and its patterns."""
+    """The N events of all sides with their labels, their key, the text that makes them, and its patterns.
+
+    `source_row` int64[N] is the row of the event of which each was made.
+    """
 
     events: Events
     labelled: LabelledEvents
+    source_row: NDArray[np.int64]
     key: str
     text: str
     producers: tuple[str, ...]
@@ -81,8 +85,8 @@ def sides_of(events: Events, labelled: LabelledEvents, fields: Sequence[str]) ->
     ids = events.event_id.take(pa.array(row)).cast(TEXT)
     columns[key] = pa.concat_arrays(parties)
     side_events = Events(schema, ids, np.concatenate(codes), events.time_ms[row], columns)
-    side_labelled = replace(labelled, fraud=labelled.fraud[row], is_mature=labelled.is_mature[row])
-    return Sides(side_events, side_labelled, key, "\n\n".join([declarations(schema), *texts]), tuple(producers))
+    text = "\n\n".join([declarations(schema), *texts])
+    return Sides(side_events, labelled.take(row), row, key, text, tuple(producers))
 
 
 def _producer(name: str, event_type: EventType, side: EventType, key_and_field: tuple[str, str]) -> str:
@@ -166,12 +170,8 @@ def with_circles(
         np.concatenate([sides.events.time_ms, events.time_ms[row]]),
         {name: pa.concat_arrays([column, columns[name]]) for name, column in sides.events.columns.items()},
     )
-    marked = replace(
-        sides.labelled,
-        fraud=np.concatenate([sides.labelled.fraud, labelled.fraud[row]]),
-        is_mature=np.concatenate([sides.labelled.is_mature, labelled.is_mature[row]]),
-    )
-    return Sides(joined, marked, sides.key, text, names)
+    source_row = np.concatenate([sides.source_row, row])
+    return Sides(joined, labelled.take(source_row), source_row, sides.key, text, names)
 
 
 def _passed_type(event_type: EventType, sides: Sides, times_passed: int, payer: str) -> EventType:

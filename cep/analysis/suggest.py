@@ -27,6 +27,7 @@ from cep.base.limits import SUGGEST_EVENTS_MAX, SUGGEST_STEPS_MAX
 from cep.base.schema import NO_KEY_KINDS, Kind, Schema
 from cep.base.terminal import Terminal
 from cep.columnar.batch import TEXT
+from cep.columnar.mapping import check_zone
 from cep.columnar.order import arranged_rows
 from cep.columnar.texts import encoded
 from cep.lang.field_names import Role, role_of
@@ -132,13 +133,18 @@ def left_out_fields(schema: Schema, key: str, request: Wanted) -> dict[str, str]
         if unknown is not None:
             raise UsageError(f"{flag} {unknown} is no field that can be mined; these are: {', '.join(fields)}")
     types, reasons = schema.columns(), dict[str, str]()
+    parts = [part.strip() for part in key.split(JOIN)]
+    if excluded_parts := [part for part in parts if part in request.exclude]:
+        raise UsageError(f"--exclude {excluded_parts[0]} is a field of the key, by which events are divided")
     for name in fields:
         role = role_of(name)
         if name in request.exclude:
             reasons[name] = "excluded"
+        elif name in parts:
+            continue
         elif types[name].protected:
             reasons[name] = "protected"
-        elif name in request.use or name in key.split(JOIN):
+        elif name in request.use:
             continue
         elif name in request.label_fields:
             reasons[name] = "the column of the labels"
@@ -148,10 +154,11 @@ def left_out_fields(schema: Schema, key: str, request: Wanted) -> dict[str, str]
 
 
 def check_wanted(request: Wanted) -> None:
-    """Refuse numbers of steps and patterns, or a precision, that nothing can have. Raises: UsageError."""
+    """Refuse numbers of steps and patterns, a precision, or a zone, that nothing can have. Raises: UsageError."""
     if not 1 <= request.steps <= SUGGEST_STEPS_MAX or request.count < 1 or not 0 < request.precision <= 1:
         raise UsageError(f"a sequence has 1 to {SUGGEST_STEPS_MAX} steps; ask for 1 pattern or more, and a precision "
                          "above 0 and up to 1, like 0.8")  # fmt: skip
+    check_zone(request.zone)
 
 
 def suggest(
@@ -167,7 +174,8 @@ def suggest(
     left_out = left_out_fields(events.schema, key, request)
     read = {name: column for name, column in events.columns.items() if name not in left_out}
     times = events.time_ms[events.time_ms <= labelled.as_of_ms]
-    first, last = int(times.min(initial=labelled.as_of_ms)), int(times.max(initial=0))
+    first = int(times.min(initial=labelled.as_of_ms))
+    last = int(times.max(initial=first))
     cut_ms = int(first + MINED * (last - first))
     events, head = replace(events, columns=read), declarations(events.schema)
     known_labelled = labelled if labelled_at is None else labelled_at(cut_ms - 1)
@@ -293,7 +301,7 @@ def sample_events(
     key_column = encoded(events.columns[key].cast(pa.large_string()))
     key_code = np.asarray(key_column.indices.fill_null(-1)).astype(np.int64)
     is_early = (events.time_ms < cut_ms) & (key_code >= 0)
-    key_has_fraud = np.zeros(len(key_column.dictionary), np.bool_)
+    key_has_fraud = np.zeros(len(key_column.dictionary) + 1, np.bool_)  # the last one: events without a key
     key_has_fraud[key_code[is_early & (labelled.fraud >= 0)]] = True
     is_of_fraud_key = is_early & key_has_fraud[key_code]
     is_fraud_sample, fraud_weight = _sample_keys(is_of_fraud_key, key_code, SUGGEST_EVENTS_MAX * 3 // 4)

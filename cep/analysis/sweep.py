@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
+from math import inf, isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from cep.base.errors import UsageError
 from cep.base.limits import TUNE_ALERTS_MAX, TUNE_RULES_AT_ONCE
 from cep.base.schema import Kind, Schema
 from cep.lang.ir import Binary, Cast, Expr, Link, Param, ParamDecl, PatternIR, SkipKind, Unary
-from cep.lang.show import show_duration
+from cep.lang.show import written_duration
 from cep.lang.walk import nodes
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, ParamValue, UpsertRecord
@@ -70,6 +71,8 @@ def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mappin
     for name in names:
         param = declared[name]
         values = _parse_values(param, tries[name]) if name in tries else _values_around(param, present[name])
+        if not values:
+            raise UsageError(f"--try {name}={tries[name]}: no value is within the bounds of the parameter")
         axes.append(_axis(name, values, directions[name]))
     return tuple(axes)
 
@@ -208,7 +211,7 @@ def _durations_around(param: ParamDecl, present_ms: float) -> list[str]:
         ms = round(float(f"{value / size:.2g}") * size)
         if ms > 0 and (low is None or ms >= low) and (high is None or ms <= high):
             times.add(ms)
-    return [show_duration(ms) for ms in sorted(times)]
+    return [written_duration(ms) for ms in sorted(times)]
 
 
 def _values_around(param: ParamDecl, present: ParamValue) -> list[ParamValue]:
@@ -223,22 +226,29 @@ def _parse_values(param: ParamDecl, text: str) -> list[ParamValue]:
     value_range = _RANGE.fullmatch(text.strip())
     if value_range is not None:
         low, high, count = float(value_range[1]), float(value_range[2]), int(value_range[3] or _STEPS)
-        if count < 2 or high <= low:
+        if count < 2 or not low < high < inf:
             raise UsageError(f"--try {param.name}={text}: write a range like 100..500, or 100..500/9 for nine values")
-        return _round_values(param, [low + (high - low) * step / (count - 1) for step in range(count)])
+        steps = (low + (high - low) * step / (count - 1) for step in range(count))
+        return _round_values(param, steps, digits=12)  # without the noise of binary fractions
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise UsageError(f"--try {param.name}: give values, like {param.name}=1,2,5 or {param.name}=100..500")
+    if param.type.kind is Kind.BOOL:
+        return [{"true": True, "false": False}.get(part, part) for part in dict.fromkeys(parts)]
     if not param.type.is_number:
         return list(dict.fromkeys(parts))
     try:
-        return _round_values(param, [float(part) for part in parts])
+        numbers = [float(part) for part in parts]
     except ValueError as error:
         raise UsageError(f"--try {param.name}={text}: {error}") from error
+    if not all(map(isfinite, numbers)):
+        raise UsageError(f"--try {param.name}={text}: write finite numbers")
+    return _round_values(param, numbers, digits=17)  # as they are written
 
 
-def _round_values(param: ParamDecl, values: Iterable[float]) -> list[ParamValue]:
-    """Round values to numbers that the parameter accepts, each once, ascending, without values out of its range."""
+def _round_values(param: ParamDecl, values: Iterable[float], digits: int = 3) -> list[ParamValue]:
+    """Round values to numbers that the parameter accepts, each once, ascending, without values out of its range. Floats
+    have so many digits."""
     kind, scale = param.type.kind, param.type.scale
     unit = 10**scale if kind is Kind.DECIMAL else 1  # limits of a decimal are stored as whole numbers of this unit
     low, high = (None if limit is None else limit / unit for limit in (param.minimum, param.maximum))
@@ -249,7 +259,7 @@ def _round_values(param: ParamDecl, values: Iterable[float]) -> list[ParamValue]
         elif kind is Kind.DECIMAL:
             number = float(round(Decimal(repr(value)), scale))
         else:
-            number = float(f"{value:.3g}")
+            number = float(f"{value:.{digits}g}")
         if (low is None or number >= low) and (high is None or number <= high):
             rounded.add(number)
     return sorted(rounded)

@@ -14,8 +14,8 @@ Tested by: tests/analysis/test_tune.py
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Literal
+from math import isfinite, prod
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,11 +144,18 @@ _OVER_BUDGET = -np.inf  # the value of a setting with too many alerts: any other
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The figure that the tuning maximises. `budget` is the most alerts a day; `review_cost` reduces the money."""
+    """The figure that the tuning maximises. `budget` is the most alerts a day; `review_cost` reduces the money. Raises:
+    UsageError for an unknown objective, or a cost that is no number."""
 
     objective: Objective
     budget: float | None = None
     review_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.objective not in get_args(Objective):
+            raise UsageError(f"objective {self.objective}: write one of {', '.join(get_args(Objective))}")
+        if not isfinite(self.review_cost):
+            raise UsageError(f"review_cost {self.review_cost}: write a finite number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +299,9 @@ def _score_settings(
     """Score the settings in the cheapest valid way. Return the way, the settings, their scores by part of the time, and
     the number of replays. If each threshold decides by itself on an alert (`is_divisible`), one replay for each of its
     values is enough for all combinations. `pattern` has the parameters, `bound` their present values instead."""
-    if replayer.record.suppress is None and is_divisible(pattern, bound, axes):  # a sent alert suppresses others
+    # A sent alert suppresses others; without a threshold each setting needs a replay anyway.
+    may_combine = replayer.record.suppress is None and any(axis.is_threshold for axis in axes)
+    if may_combine and is_divisible(pattern, bound, axes):
         combined = combined_scores(replayer, axes)
         if combined is not None:
             return "combined", every_setting(axes), *combined

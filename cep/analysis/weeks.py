@@ -76,6 +76,7 @@ def by_week(
     numbers, week = np.unique(week_numbers(events.time_ms[arrived_rows], span, origin), return_inverse=True)
     counts = np.bincount(week, minlength=len(numbers))
     fraud_counts = np.bincount(week[labelled.fraud[arrived_rows] >= 0], minlength=len(numbers))
+    mature_counts = np.bincount(week[labelled.is_mature[arrived_rows]], minlength=len(numbers))
     money = None if amount is None else _money(events.numbers(amount)[arrived_rows], week, len(numbers))
     alerts, right, mature = _alerts_by_week(judged, numbers, week_numbers(judged.detected_ms, span, origin))
     rows: list[dict[str, Any]] = []
@@ -84,6 +85,7 @@ def by_week(
             "week": week_text(number),
             "events": int(counts[index]),
             "fraud_events": int(fraud_counts[index]),
+            "mature_events": int(mature_counts[index]),
         }
         if money is not None:
             row["amount"] = money[index]

@@ -30,6 +30,7 @@ from cep.columnar.texts import different_count, encoded
 from cep.lang.diagnostics import did_you_mean
 from cep.report.picture import timeline, timeline_spec
 from cep.runners.output import check_writable, format_of, write_outputs
+from cep.sources.csv_form import unique_names
 from cep.step.rejections import rejections_of
 from cep.step.step import suppressed_lines
 
@@ -127,7 +128,7 @@ def spread(values: pa.ChunkedArray, rule_id: str, measure: str) -> Plot:
 
 
 def _ranges(values: pa.ChunkedArray, title: str, measure: str) -> Chart:
-    """Draw how many alerts have a value in each of some ranges."""
+    """Draw how many alerts have a value in each of _BARS_MAX equal ranges, without infinities."""
     numbers = np.asarray(values.cast(pa.float64()))
     try:
         counts, edges = np.histogram(numbers[np.isfinite(numbers)], bins=_BARS_MAX)
@@ -150,9 +151,9 @@ def _ranges(values: pa.ChunkedArray, title: str, measure: str) -> Chart:
 
 
 def _values(values: pa.ChunkedArray, title: str, measure: str, *, ordered: bool) -> Chart:
-    """Draw how many alerts have each of the most frequent values."""
-    if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):  # a sender may have chosen these texts
-        values = pa.chunked_array([encoded(values.combine_chunks().cast(TEXT))])
+    """Draw a bar for each of the most frequent values: the number of its alerts. `ordered`: sort the bars by value."""
+    if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):  # senders choose texts
+        values = pa.chunked_array([encoded(values.combine_chunks().cast(TEXT))])  # a keyed hash prevents collisions
     elif pa.types.is_boolean(values.type):
         values = values.cast(TEXT)
     counts = sorted(pc.value_counts(values).to_pylist(), key=lambda each: -each["counts"])
@@ -220,6 +221,8 @@ class Alerts:
     def measures(self, rule_id: str) -> Any:
         """Return the measures of a rule's pattern: `alert_id`, `version`, and a typed column for each measure.
 
+        A measure that is itself called `version` is the column `version#2`.
+
         Raises: UsageError for a rule that is not in force.
         """
         return self._source.to_frame(measures_of(self._given, self.table, rule_id))
@@ -243,8 +246,9 @@ class Alerts:
     def spread(self, rule_id: str, measure: str) -> Plot:
         """Draw the distribution of a rule's measure over its alerts. Raises: UsageError for an unknown measure."""
         table = measures_of(self._given, self.table, rule_id)
-        if measure not in table.column_names:
-            hint = did_you_mean(measure, table.column_names[2:], "measures")
+        names = table.column_names[2:]  # behind the id and the version of the alert
+        if measure not in names:
+            hint = did_you_mean(measure, names, "measures")
             raise UsageError(f"the rule `{rule_id}` emits no `{measure}`; {hint}")
         return spread(table[measure], rule_id, measure)
 
@@ -306,14 +310,14 @@ def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def members_of(alerts: pa.Table) -> pa.Table:
     """Return one row for each event that an alert binds. A derived event is followed by its origins (source events)."""
-    bound, of_alert = _flat(alerts["events"])
-    counts = np.bincount(of_alert, minlength=len(alerts))
-    place = np.arange(len(of_alert)) - np.repeat(np.cumsum(counts) - counts, counts)  # of an event in its alert
-    origins, of_alert_too = _flat(alerts["origins"])
-    alert_numbers = np.concatenate([of_alert, of_alert_too])  # of the rows: bound events, then origins
+    bound, bound_alerts = _flat(alerts["events"])
+    counts = np.bincount(bound_alerts, minlength=len(alerts))
+    place = np.arange(len(bound_alerts)) - np.repeat(np.cumsum(counts) - counts, counts)  # of an event in its alert
+    origins, origin_alerts = _flat(alerts["origins"])
+    alert_numbers = np.concatenate([bound_alerts, origin_alerts])  # of each row: bound events, then origins
     place = np.concatenate([place, np.asarray(origins.field("place"))]).astype(np.int32)
-    level = np.concatenate([np.ones(len(of_alert), np.int32), np.asarray(origins.field("level"))])  # 1: bound event
-    order = pa.array(np.lexsort((level > 1, place, alert_numbers)))  # stable: origins stay in their order
+    level = np.concatenate([np.ones(len(bound_alerts), np.int32), np.asarray(origins.field("level"))])  # 1: bound event
+    order = pa.array(np.lexsort((level > 1, place, alert_numbers)))  # an event, then its origins
     rows = pa.array(alert_numbers).take(order)
     columns = {name: alerts[name].take(rows) for name in ("alert_id", "rule_id", "version", "key")}
     columns["place"] = pa.array(place).take(order)
@@ -338,18 +342,26 @@ def measures_of(rules: GivenRules, alerts: pa.Table, rule_id: str) -> pa.Table:
     types: dict[str, pa.DataType] = {}
     for version in versions:
         pattern = version.pattern
-        types |= {m.name: _measure_type(m.value.type) for m in (*pattern.measures, *(pattern.timeout_measures or ()))}
+        for measure in (*pattern.measures, *(pattern.timeout_measures or ())):
+            type_ = _measure_type(measure.value.type)
+            types[measure.name] = type_ if types.get(measure.name, type_) == type_ else pa.float64()
     table = of_rule.select(["alert_id", "version"])
     if not types or not of_rule.num_rows:
         return pa.Table.from_arrays(
             [*table.columns, *(pa.nulls(of_rule.num_rows, type_) for type_ in types.values())],
-            [*table.column_names, *types],
+            unique_names([*table.column_names, *types]),
         )
-    lines = "\n".join(of_rule["measures"].to_pylist()).encode()
+    lines = "\n".join(of_rule["measures"].to_pylist()).encode()  # a line of JSON for each alert
     options = pj.ParseOptions(explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore")
-    read = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
-    values = pj.read_json(pa.py_buffer(lines), read_options=read, parse_options=options)
-    return pa.Table.from_arrays([*table.columns, *values.columns], [*table.column_names, *values.column_names])
+    read = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)  # all in one block
+    try:
+        values = pj.read_json(pa.py_buffer(lines), read_options=read, parse_options=options)
+    except pa.ArrowInvalid:
+        message = 'emit values of other types under one name; read `table["measures"]`, the JSON of each alert'
+        raise UsageError(f"the versions of `{rule_id}` {message}") from None
+    return pa.Table.from_arrays(
+        [*table.columns, *values.columns], unique_names([*table.column_names, *values.column_names])
+    )
 
 
 def _measure_type(type_: Type) -> pa.DataType:

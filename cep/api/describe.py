@@ -31,11 +31,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.api.events import open_any
-from cep.api.frames import is_mixed, texts_for
+from cep.api.frames import texts_for_mixed
 from cep.base.errors import UsageError
 from cep.base.limits import DECIMAL_SCALE_MAX
-from cep.base.schema import shown_symbol
-from cep.columnar.convert import Written, convert_us
+from cep.base.schema import Kind, Type, shown_symbol
+from cep.columnar.convert import Written, convert, convert_us
 from cep.columnar.mapping import AS_WRITTEN, JOIN, ROW_NUMBER, FileForm, path_of_text
 from cep.columnar.texts import different_count, different_texts
 from cep.columnar.times import times_us
@@ -72,8 +72,8 @@ _DAY_US = 86_400_000_000
 _SYMBOL = re.compile(r"\d*[a-z][a-z_-]*", re.IGNORECASE)  # c17 is rather an id
 _COLUMN_CHARS = 14
 _MONEY_SCALES = (2, 3, 4)
-_MONEY_MAX = 1e10  # such amounts and all below are exact to the slack in a double
-_MONEY_SLACK = 1e-5
+_MONEY_MAX = 1e10  # such amounts and all below have exact cents in a double
+_INT_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Draft:
     """A drafted declaration of an event type.
 
     `columns`: the names of columns where they differ from the fields, as `columns=` takes them. `forms`: how values are
-    written, as arguments like `{"time_unit": "s"}`. `is_day_unclear`: the day of 03/04 may be 3 or 4.
+    written, as arguments like `{"time_unit": "s"}`. `is_day_unclear`: 03/04 may be a day in March or in April.
     """
 
     text: str
@@ -116,7 +116,7 @@ def describe(events: Any, name: str = "event_of_frame", form: FileForm = AS_WRIT
     }
     """
     frame = open_any(events, form)
-    table, paths = _flat(_with_texts_for_mixed(frame.whole()))
+    table, paths = _flat(texts_for_mixed(frame.whole()))
     drafted = draft(table, name, has_rows=frame.row is not None, paths=paths)
     csv_signs = {name: sign for name, sign in asdict(form).items() if sign}  # separators, quotes: to read the files
     return replace(drafted, forms={**drafted.forms, **csv_signs})
@@ -130,8 +130,10 @@ def draft(
 
     A label is a field only with `keeps_labels`. `paths` has the columns that are inside other values.
     """
+    if format_text(f"event {name} {{\n}}", name)[0] is None:
+        raise UsageError(f"`{name}` cannot name an event type; give another name, such as `payment`")
     paths = paths or {}
-    table = _with_texts_for_mixed(table)
+    table = texts_for_mixed(table)
     _check_texts(table)
     time, forms = _time_of(table)
     id_ = _id_column(table, time)
@@ -192,16 +194,8 @@ def _check_texts(table: pa.Table) -> None:
             raise UsageError(f"the column `{name}` cannot be read: {error}; mend it or leave it out") from error
 
 
-def _with_texts_for_mixed(table: pa.Table) -> pa.Table:
-    """Return the table with texts in place of the columns that have texts and other values."""
-    for number, column in enumerate(table.columns):
-        if is_mixed(column.type):
-            table = table.set_column(number, table.column_names[number], texts_for(column, None))
-    return table
-
-
 def _flat(table: pa.Table) -> tuple[pa.Table, dict[str, str]]:
-    """Flatten a table: a column for each value inside other values. Return it with the paths of these columns."""
+    """Give each value inside a struct a column, named by its path. Return the table, and the paths of these columns."""
     paths = dict.fromkeys(table.column_names, "")
     while any(map(pa.types.is_struct, table.schema.types)):
         flat: dict[str, pa.ChunkedArray] = {}
@@ -230,7 +224,7 @@ def _last_name(path: str) -> str:
 def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
     """Return the column of times, or the columns that make one, and how its times are written. Raises: UsageError.
 
-    Timestamps with a time of day go first, then other times with one, then days, and numbers from an unknown moment.
+    The best is a timestamp with a time of day, then another time of day, then days, and numbers from an unknown moment.
     """
     types = dict(zip(table.column_names, table.schema.types, strict=True))
     if TIME in types:
@@ -241,7 +235,7 @@ def _time_of(table: pa.Table) -> tuple[str, dict[str, str]]:
         form = _form_of_column(table, name) if is_likely or _TIME_NAME.search(name) else None
         if form is not None:
             forms[name] = form
-    ranks = {name: _rank(table[name], form) for name, form in forms.items()}
+    ranks = {name: _rank(table[name], form) for name, form in forms.items()}  # the lowest is the best
     if min(ranks.values(), default=_DAYS_ONLY_RANK) >= _DAYS_ONLY_RANK and (joined := _joined_time(table)) is not None:
         return joined
     if not forms:
@@ -267,14 +261,14 @@ def _has_clock(times: pa.ChunkedArray) -> bool:
 def _joined_time(table: pa.Table) -> tuple[str, dict[str, str]] | None:
     """Return columns that are a time together (year, month, day and time; or date and time), and the form of the joined
     texts: ("pay_date + pay_time", {"time_form": "%Y-%m-%d %H:%M", "tz": "UTC"}). Return None without such columns."""
-    parts = {name.lower(): name for name in table.column_names}
-    if all(name in parts for name in _PARTS):
-        names = [parts[name] for name in (*_PARTS, "time") if name in parts]
-        clock_form = f" {_clock_form(table[parts['time']])}" if "time" in parts else ""
+    lower_names = {name.lower(): name for name in table.column_names}  # in lower case: as written
+    if all(name in lower_names for name in _PARTS):
+        names = [lower_names[name] for name in (*_PARTS, "time") if name in lower_names]
+        clock_form = f" {_clock_form(table[lower_names['time']])}" if "time" in lower_names else ""
         return JOIN.join(names), {"time_form": f"%Y %m %d{clock_form}", "tz": "UTC"}
-    clocks = [name for name in table.column_names if _are_clocks(table[name])]
-    days = {name: day for name in table.column_names if clocks and (day := _day_form(table, name))}
-    named_alike = ((day, parts.get(day.lower().replace("date", "time"))) for day in days)  # pay_date and pay_time
+    clocks = [name for name in table.column_names if _are_clocks(table[name])]  # columns of times of a day
+    days = {name: day for name in table.column_names if clocks and (day := _day_form(table, name))}  # column: form
+    named_alike = ((day, lower_names.get(day.lower().replace("date", "time"))) for day in days)  # pay_date and pay_time
     pairs = [(day, clock) for day, clock in named_alike if clock is not None and clock in clocks]
     if not pairs and len(days) == len(clocks) == 1:
         pairs = [(next(iter(days)), clocks[0])]
@@ -305,7 +299,7 @@ def _clock_form(times: pa.ChunkedArray) -> str:
 
 
 def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
-    """Return how the times of a column are written, as arguments of `match`: {} if as usual; None without times."""
+    """Return how a column's times are written, as arguments of `match`: {} if it needs none, None without times."""
     values = table[name].drop_null()
     type_ = values.type
     if pa.types.is_timestamp(type_):
@@ -328,27 +322,27 @@ def _form_of_column(table: pa.Table, name: str) -> dict[str, str] | None:
         form = _form_of_texts(texts, _DIGIT_FORMS)
         if form is not None:
             return form
-    for unit, least in _EPOCHS.items():  # numbers as large as this count from 1970
+    for unit, least in _EPOCHS.items():  # numbers of this size count this unit since 1970
         if span["min"] >= least:
             return {} if unit == "ms" else {"time_unit": unit}
     units = [unit for unit, words in _UNIT_NAMES.items() if re.search(words, name, re.IGNORECASE)]
-    return {"time_base": _GUESSED_BASE, "time_unit": units[0] if units else "s"}  # smaller: from an unknown moment
+    return {"time_base": _GUESSED_BASE, "time_unit": units[0] if units else "s"}  # smaller: counted from a guess
 
 
 def _is_month_first(table: pa.Table, form: str) -> bool | None:
     """Return True if the month comes first in dates such as 03/04/2026, None if they can be read in both ways.
 
-    `form` is the guessed form of times, as in strptime. A column of texts that fits one order only decides; otherwise a
-    clock of twelve hours (%p) tells the order of the US.
+    `form` is the guessed form of times, as in strptime. The first column of texts that fit only one order decides.
+    Otherwise times with AM or PM (%p) are read in the order of the US.
     """
     if _DAY_FIRST not in form and _MONTH_FIRST not in form:
         return False
     day_first_form = form.replace(_MONTH_FIRST, _DAY_FIRST)
     for name, type_ in zip(table.column_names, table.schema.types, strict=True):
         texts = table[name].drop_null().slice(0, _TEXTS_TRIED)
-        for each in (day_first_form, _DAY_FIRST) if _is_text(type_) and len(texts) else ():
-            forms = (each, each.replace(_DAY_FIRST, _MONTH_FIRST))
-            day_fits, month_fits = (not times_us(texts.combine_chunks(), form=one).null_count for one in forms)
+        for tried in (day_first_form, _DAY_FIRST) if _is_text(type_) and len(texts) else ():
+            forms = (tried, tried.replace(_DAY_FIRST, _MONTH_FIRST))  # the same texts, in both orders
+            day_fits, month_fits = (not times_us(texts.combine_chunks(), form=order).null_count for order in forms)
             if day_fits != month_fits:
                 return month_fits
     return True if "%p" in form else None
@@ -371,7 +365,7 @@ def _is_read(values: pa.ChunkedArray, forms: Mapping[str, str]) -> bool:
 
 
 def _id_column(table: pa.Table, time: str) -> str | None:
-    """Return the first column whose values are all present and distinct. Columns named `…id` go before."""
+    """Return the first column whose values are all present and distinct. Columns named like `…id` are tried first."""
     possible: list[str] = [
         field.name
         for field in table.schema
@@ -403,7 +397,7 @@ def _symbol(word: str) -> str:
 
 def _kind(values: pa.ChunkedArray, column: str) -> str | None:
     """Guess the type of a field from its values and its name; None if no type fits."""
-    type_, is_money = values.type, role_of(_last_name(column)) in (Role.MONEY, Role.BALANCE)
+    type_, is_money = values.type, role_of(_last_name(column)) in (Role.MONEY, Role.BALANCE)  # by the name
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
         values = pa.chunked_array([chunk.dictionary_decode() for chunk in values.chunks], type_)
@@ -412,14 +406,20 @@ def _kind(values: pa.ChunkedArray, column: str) -> str | None:
         if scale is not None:
             return f"decimal({scale})"
         words = different_texts(values).slice(0, _WORDS_MAX + 1).to_pylist()
-        is_enum = 0 < len(words) <= _WORDS_MAX < len(values) and all(map(_SYMBOL.fullmatch, words))
+        is_enum = 0 < len(words) <= _WORDS_MAX < len(values) and all(map(_SYMBOL.fullmatch, words))  # few words
         return f"enum({', '.join(map(_symbol, sorted(words)))})" if is_enum else "string"
+    if pa.types.is_decimal128(type_) and type_.scale >= 0:  # with fewer digits if the values would exceed 64 bits
+        scales = (type_.scale, *_MONEY_SCALES, *range(DECIMAL_SCALE_MAX + 1))
+        scale = next((scale for scale in scales if scale <= DECIMAL_SCALE_MAX and _are_decimals(values, scale)), None)
+        return None if scale is None else f"decimal({scale})"
     if pa.types.is_decimal(type_) and 0 <= type_.scale <= DECIMAL_SCALE_MAX:
         return f"decimal({type_.scale})"
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         return "time"
     if pa.types.is_boolean(type_):
         return "bool"
+    if pa.types.is_uint64(type_) and (pc.max(values).as_py() or 0) > _INT_MAX:  # such as a hash
+        return "string"
     if pa.types.is_integer(type_):
         return "int"
     if not pa.types.is_floating(type_):
@@ -433,8 +433,12 @@ def _money_scale(values: pa.ChunkedArray) -> int | None:
     numbers = np.asarray(values.drop_null().cast(pa.float64()))
     if not len(numbers) or not np.isfinite(numbers).all() or np.abs(numbers).max() >= _MONEY_MAX:
         return None
-    scales = (scale for scale in _MONEY_SCALES if (np.abs(np.round(numbers, scale) - numbers) < _MONEY_SLACK).all())
-    return next(scales, None)
+    return next((scale for scale in _MONEY_SCALES if _are_decimals(values.drop_null(), scale)), None)
+
+
+def _are_decimals(values: pa.ChunkedArray, scale: int) -> bool:
+    """Return True if a field of decimals with so many digits can have all of the values."""
+    return all(convert(chunk, Type(Kind.DECIMAL, scale=scale)).bad is None for chunk in values.chunks)
 
 
 def _text_scale(values: pa.ChunkedArray) -> int | None:

@@ -24,9 +24,9 @@ from typing import Any, cast
 import pyarrow as pa
 
 from cep.analysis.labels import Labels, ids_and_column, labels_of_column, read_labels, values_at
-from cep.api.frames import Forms, Frame, Naming, ToFrame, events_table, known_column, open_frame
+from cep.api.frames import Forms, Frame, Naming, ToFrame, events_table, known_column, open_frame, texts_for_mixed
 from cep.base.errors import RejectedRecordsError, UsageError
-from cep.base.limits import DEDUP_MS_DEFAULT
+from cep.base.limits import AHEAD_MS_DEFAULT, DEDUP_MS_DEFAULT
 from cep.base.schema import Schema
 from cep.columnar.decode import KeyDomain
 from cep.columnar.mapping import AS_WRITTEN, FieldMapping, FileForm, check_fields, path_of_text, view_of
@@ -55,17 +55,19 @@ _WORDS = (  # of messages: flags of the command line, and the same for Python
 
 @dataclass(frozen=True, slots=True)
 class EventReader:
-    """Reads the records of one key, or all records in pieces. Event ids are remembered for `dedup_ms`."""
+    """Reads the records of one key, or all records in pieces. Event ids are remembered for `dedup_ms`. Events more than
+    `ahead_ms` after now do not count; None: all count."""
 
     of_key: ReadKey
     pieces: Callable[[Schema], Pieces]
     dedup_ms: int = DEDUP_MS_DEFAULT
+    ahead_ms: int | None = AHEAD_MS_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source(EventReader):
-    """The events of a frame or of files. `to_frame` converts a table to the caller's kind of frame. `labels` reads the
-    column that says which events are frauds (True by word). If there are `views`, a record is an event in each view."""
+    """The events of a frame or of files. `to_frame` makes a frame of the caller's kind. `labels` reads a column of
+    labels by its words, True for fraud. With `views`, a record is one event in each view, as of payer and payee."""
 
     to_frame: ToFrame
     labels: Callable[[Schema, str, Mapping[str, bool]], Labels]
@@ -125,11 +127,11 @@ def open_any(events: Any, form: FileForm = AS_WRITTEN) -> Frame:
 
 
 def open_source(events: Any, naming: Naming) -> Source:
-    """Make a source of a frame, or of files, which the command line reads alike. Raises: UsageError, SourceError."""
+    """Make a source of a frame, or of files, read as the command line does. Raises: UsageError, SourceError."""
     paths = paths_of(events)
     if paths is None:
         return _source_of(open_frame(events), naming)
-    mapping = naming.of_records()
+    mapping = naming.of_records()  # where and how the fields are in a record
 
     def pieces(schema: Schema) -> Pieces:  # all records, some at a time, for the threads of a replay
         check_paths(paths, schema, mapping)
@@ -142,7 +144,7 @@ def open_source(events: Any, naming: Naming) -> Source:
     return Source(
         of_key,
         pieces,
-        to_frame=lambda table: table,
+        to_frame=lambda table: table,  # for files: Arrow
         labels=lambda schema, column, words: read_labels(column, Records(paths, mapping), schema, words),
         views=lambda _: mapping.view_names,  # a record becomes one event in each view, as of payer and payee
     )
@@ -168,7 +170,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
     """Make a source of a frame. With views, each row is several events, such as a payment sent and received."""
 
     def pieces(schema: Schema) -> Pieces:
-        """Divide the events into pieces of some rows. The first reports the count of local times that clocks skip."""
+        """Cut the events into pieces. The first piece counts local times that do not exist, as clocks skip an hour."""
         with counting_skipped() as skipped_counts:
             table = events_table(frame, schema, naming, keeps_string_views=True)
         row_text = RowTexts(table)
@@ -189,7 +191,7 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
         table, mapping = _with_column(frame, schema, naming, column), naming.values(schema)
         tables = [ids_and_column(table, schema, column, view) for view in mapping.views]
         read = labels_of_column(tables if mapping.has_views else [table], column, schema, words)
-        sources = {view_of(name)[1]: source for name, source in (naming.columns or {}).items()}  # by field
+        sources = {view_of(name)[1]: source for name, source in (naming.columns or {}).items()}  # columns by field
         return replace(read, fields=tuple(name for name in schema.columns() if sources.get(name, name) == column))
 
     return Source(of_key, pieces, to_frame=frame.to_frame, labels=labels, views=lambda s: naming.values(s).view_names)
@@ -216,7 +218,8 @@ def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> p
     table = events_table(frame, schema, naming)
     if column in table.column_names:
         return table
-    return table.append_column(column, known_column(frame.columns([column])[column], column))
+    labels = texts_for_mixed(frame.columns([column]))[column]
+    return table.append_column(column, known_column(labels, column))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,7 @@ class Whole:
 
 
 def open_whole(events: Any, form: FileForm) -> Whole:
-    """View a frame, or read files, as a table and a function that decodes its rows. Raises: UsageError, SourceError."""
+    """Open a frame, or files, as a table and a function that makes events of it. Raises: UsageError, SourceError."""
     paths = paths_of(events)
     if paths is None:
         frame = open_frame(events)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from cep.api.describe import draft
 from cep.api.events import HistoryForms, open_whole, split_forms, warn_of
-from cep.api.frames import Naming
+from cep.api.frames import Naming, texts_for_mixed
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
@@ -144,7 +144,7 @@ def rejecting_features(
             if title in frame.names:
                 raise UsageError(f"the frame has a column `{title}` already; name the feature otherwise in a dict")
             table = table.append_column(title, columns[name].take(pa.array(places, mask=places < 0)))
-    return Features(frame.to_frame(table), table.num_rows, rejections, skipped_times)
+    return Features(frame.to_frame(texts_for_mixed(table)), table.num_rows, rejections, skipped_times)
 
 
 def _declaration(
@@ -158,12 +158,12 @@ def _declaration(
         return declare, naming
     fields = {*table.column_names, *(naming.columns or {})}
     matches = map(_EVENT_TYPE_IN_CALL.search, expressions.values())
-    names = {match[1] for match in matches if match is not None} - fields
-    if len(names) != 1:
+    types = {match[1] for match in matches if match is not None} - fields  # the word may be a field
+    if len(types) != 1:
         raise UsageError(
-            f"the expressions are of the events {', '.join(sorted(names))}; without `declare` they are of one type"
+            f"the expressions are of the events {', '.join(sorted(types))}; without `declare` they are of one type"
         )
-    described = draft(table, names.pop(), keeps_labels=True)  # an expression may read a column of labels
+    described = draft(table, types.pop(), keeps_labels=True)  # expressions may read labels
     columns = {**described.columns, **(naming.columns or {})}
     if naming.has_time_form:  # the caller has said how times are written; otherwise the draft says it
         return described.text, replace(naming, columns=columns)
@@ -180,8 +180,8 @@ def _wrapper_pattern(declared: str, text: str, by: tuple[str, ...]) -> PatternIR
     if not named:
         raise UsageError(f"the declaration has no event type:\n{declared}")
     ids = [field.name for field in named[0].fields if field.type.kind is Kind.ID]
-    key = ", ".join(by) or ids[0]  # any will do until the expression's own `by` has been read
-    condition = text if text.lstrip().startswith("exists") else f"({text}) is null"  # a condition from a number
+    key = ", ".join(by) or ids[0]  # without `by` a stand-in: the expression's own `by` is read below
+    condition = text if text.lstrip().startswith("exists") else f"({text}) is null"  # a number becomes a condition
     source = f"{declared}\npattern feature by {key} {{\n  seq e\n  where e: {named[0].name} {condition}\n}}\n"
     checked = load_text(source, "expression")
     pattern = checked.patterns.get("feature")
@@ -206,7 +206,7 @@ def _feature_values(
 ) -> dict[str, pa.Array]:
     """Return the value of each expression at each decoded event, null for an event without a key. Each expression is in
     a pattern of one event (_wrapper_pattern), because the compiler of rules computes it."""
-    batch, rows = _keyed(schema, domain, decoded)  # the events that have a key, and their rows
+    batch, rows = _keyed(schema, domain, decoded)  # events with a key, and their rows in `decoded`
     if not len(batch):
         return {name: _nulls(next(iter(histories(pattern))).type, len(decoded)) for name, pattern in patterns.items()}
     values: dict[str, pa.Array] = {}
@@ -216,9 +216,9 @@ def _feature_values(
         (column,) = program.histories.histories  # the expression's only one
         prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)
         column_values = _typed(prepared.values(column.number, column.expr.type), column.expr.type)
-        place = np.full(len(decoded), -1, np.int64)  # of each event's value; -1 without a key
-        place[rows[prepared.batch_rows]] = np.arange(len(rows))
-        values[name] = column_values.take(pa.array(place, mask=place < 0))
+        value_rows = np.full(len(decoded), -1, np.int64)  # the row of each event's value; -1: no key
+        value_rows[rows[prepared.batch_rows]] = np.arange(len(rows))
+        values[name] = column_values.take(pa.array(value_rows, mask=value_rows < 0))
     return values
 
 

@@ -21,7 +21,7 @@ Tested by: tests/api/test_match.py, tests/columnar/test_convert.py, tests/api/te
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -144,8 +144,8 @@ _NOT_UTF_8 = b"\xff"  # decoding makes such a text a bad value
 
 
 def mixed_column(values: Sequence[Any]) -> pa.StructArray | None:
-    """Return values of several kinds, which Arrow cannot mix, as two columns of texts: of values that fields can
-    have, and of others such as lists, for messages. Return None if Arrow has a type, or if no value fits a field."""
+    """Return values of several kinds, for which Arrow has no type, as two columns of texts: one of the values that a
+    field can have, one of the rest, such as lists, for messages. Return None if Arrow has a type, or no value fits."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     try:
         pa.array(plain)  # Arrow has a type: the column is not mixed
@@ -175,17 +175,29 @@ def texts_for(column: pa.ChunkedArray, kind: Kind | None) -> pa.ChunkedArray:
     return pc.coalesce(texts, others)
 
 
+def texts_for_mixed(table: pa.Table) -> pa.Table:
+    """Return the table with texts in place of the columns that have texts and other values."""
+    for number, column in enumerate(table.columns):
+        if is_mixed(column.type):
+            table = table.set_column(number, table.column_names[number], texts_for(column, None))
+    return table
+
+
 def _field_text(value: Any) -> str | None:
-    """Return the text from which a field of any type reads the same value; None for a fraction or a list."""
+    """Return the text from which any field reads this value; None if no text is sure, as for 0.5 or a list."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, float | Decimal):  # a fraction such as 0.5 might have been written as 0.50
+    if isinstance(value, Decimal) and not value.is_finite():
+        return None
+    if isinstance(value, float | Decimal):  # 0.5 might have been written 0.50
         return str(int(value)) if -_EXACT_FLOAT_MAX <= value <= _EXACT_FLOAT_MAX and value == int(value) else None
     if isinstance(value, datetime):
         zone = "" if value.tzinfo is None else "Z"
-        return f"{value.astimezone(UTC) if zone else value:%Y-%m-%d %H:%M:%S.%f}{zone}"
+        with suppress(OverflowError):  # in UTC it may be before the year 1
+            return f"{value.astimezone(UTC) if zone else value:%Y-%m-%d %H:%M:%S.%f}{zone}"
+        return None
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -225,16 +237,16 @@ def usual_layout(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def known_column(column: pa.ChunkedArray, name: str, *, keeps_views: bool = False) -> pa.ChunkedArray:
-    """Return a column that a field is read from in a type that decoding knows; texts may stay views.
+    """Convert a column of a field to a type that decoding knows. With `keeps_views` texts of string_view stay so.
 
     Raises: UsageError for a type that no field can be read from.
     """
     if keeps_views and pa.types.is_string_view(column.type):
         return column
-    column = usual_layout(column)
+    column = usual_layout(column)  # without views, run ends and half floats
     type_ = column.type
     if isinstance(type_, pa.BaseExtensionType):
-        if type_.extension_name not in _STORED:
+        if type_.extension_name not in _STORED:  # its stored values mean something else
             raise _refused(name, type_)
         chunks = [chunk.storage for chunk in column.chunks]
         return known_column(pa.chunked_array(chunks, type_.storage_type), name)
@@ -242,7 +254,7 @@ def known_column(column: pa.ChunkedArray, name: str, *, keeps_views: bool = Fals
         chunks = [chunk.dictionary_decode() for chunk in column.chunks]
         return known_column(pa.chunked_array(chunks, type_.value_type), name)
     if pa.types.is_decimal(type_) and (not pa.types.is_decimal128(type_) or type_.scale < 0):
-        return column.cast(TEXT)
+        return column.cast(TEXT)  # decoding knows only decimal128, and reads any other from its digits
     if pa.types.is_nested(type_) or pa.types.is_interval(type_):
         raise _refused(name, type_)
     return column
@@ -287,13 +299,13 @@ class Frame:
 
 
 def open_frame(events: Any) -> Frame:
-    """View a data frame as a Frame. A second column of one name is NAME#2. Raises: UsageError for other objects."""
+    """View a data frame as a Frame. A second column of a name becomes NAME#2. Raises: UsageError for other objects."""
     if isinstance(events, pa.RecordBatch):
         events = pa.Table.from_batches([events])
     elif isinstance(events, pa.RecordBatchReader):
         events = events.read_all()
     elif isinstance(events, pads.Dataset):
-        return Frame(tuple(events.schema.names), partial(_of_dataset, events), lambda table: table)
+        return Frame(tuple(events.schema.names), partial(_of_dataset, events), lambda table: table)  # Arrow
     with _errors_of_frames("the frame cannot be read"):
         frame = nw.from_native(_with_unique_names(events), pass_through=True)  # one interface for all packages
         if isinstance(frame, nw.DataFrame):
@@ -350,8 +362,8 @@ def events_table(frame: Frame, schema: Schema, naming: Naming, *, keeps_string_v
     )
     fields = naming.fields_of(sources)  # for each view: the names of its fields, and the fixed values of some
     present = [present_types(schema, table, fixed) for _, fixed in fields]  # the event types of its events
-    for (names, _), types in zip(fields, present, strict=True):
-        check_columns(types, names, frame.names)
+    for (fields_given, _), types in zip(fields, present, strict=True):
+        check_columns(types, fields_given, frame.names)
     times = {name for types in present for event_type in types for name in event_type.times}  # fields that are times
     for name in sources:
         if view_of(name)[1] in times:
@@ -379,8 +391,8 @@ def _with_added_columns(frame: Frame, naming: Naming) -> Frame:
 
     def columns(names: Sequence[str]) -> pa.Table:
         """Return columns by name. An added one joins the texts of its `sources` ("2026 3"), or has the row numbers."""
-        read_names = dict.fromkeys(part for name in names for part in sources.get(name, (name,)))
-        table = frame.columns(list(read_names) or frame.names[:1])  # any column tells the number of rows
+        read_names = dict.fromkeys(part for name in names for part in sources.get(name, (name,)))  # and parts of joins
+        table = frame.columns(list(read_names) or frame.names[:1])  # at least one, for the number of rows
         columns: dict[str, pa.ChunkedArray] = {}
         for name in names:
             if name not in sources:
@@ -417,15 +429,15 @@ def _eager(frame: nw.DataFrame[Any]) -> Frame:
 def _single_column(frame: nw.DataFrame[Any], name: str) -> pa.ChunkedArray:
     """Return one column of a frame that cannot be converted as a whole. Raises: UsageError with the column's name."""
     type_ = frame.schema[name]
-    wrong = f"of type {type_} cannot be read"
+    fault = f"of type {type_} cannot be read"
     if type_ == nw.Object:
-        wrong = "has values of several types, or of one that no field can have"
+        fault = "has values of several types, or of one that no field can have"
         if frame.implementation.is_pandas():
-            column = frame[name].to_native()
+            column = frame[name].to_native()  # of Python objects, such as numbers and texts
             mixed = mixed_column(column.where(column.notna(), None).to_list())
             if mixed is not None:
                 return pa.chunked_array([mixed])
-    with _errors_of_frames(f"the column `{name}` {wrong}"):
+    with _errors_of_frames(f"the column `{name}` {fault}"):
         return _arrow_of(frame.select(name)).column(0)
 
 
@@ -452,8 +464,8 @@ def _for_arrow(frame: Any) -> Any:
         times = column.dropna().to_list() if column.dtype == object else []
         if not times or not isinstance(times[0], datetime):
             continue
-        zones = {value.tzinfo is None if isinstance(value, datetime) else None for value in times}
-        if zones == {True, False}:
+        lack_zone = {value.tzinfo is None if isinstance(value, datetime) else None for value in times}
+        if lack_zone == {True, False}:  # only times, with and without a zone
             changed[name] = column.map(lambda value: value.isoformat(), na_action="ignore")
     return frame.assign(**changed) if changed else frame
 
@@ -554,7 +566,7 @@ def _first_texts(times: pa.ChunkedArray) -> list[str]:
 
 
 def _utc_times(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.ChunkedArray:
-    """Return times as moments in UTC; unchanged if they are numbers, or if decoding will read them as `naming` says.
+    """Return times as moments in UTC. Leave numbers, and times that decoding reads in the form or zone that they have.
 
     Raises: UsageError for seconds without a unit, and for times without a zone if `naming` has none.
     """
@@ -562,8 +574,8 @@ def _utc_times(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.Chunke
         times = times.cast(times.type.value_type)
     type_, form = times.type, naming.forms.get("time_form", "")
     if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
-        span = pc.min_max(times).as_py()
-        low, high = span["min"], span["max"]
+        span = pc.min_max(times).as_py()  # the least and the largest number
+        low, high = span["min"], span["max"]  # None if all are null
         if not naming.has_time_form and low is not None and _SECONDS[0] <= low and high <= _SECONDS[1]:
             raise UsageError(
                 f"the column `{column}` has numbers like {low}, which as milliseconds lie in 1970: it is in seconds; "
@@ -584,6 +596,6 @@ def _utc_times(times: pa.ChunkedArray, column: str, naming: Naming) -> pa.Chunke
     except pa.ArrowInvalid as error:
         raise UsageError(f'the times of `{column}` cannot be read in tz="{naming.tz}": {error}') from error
     read = pa.chunked_array(moments, pa.timestamp("us", "UTC"))
-    if is_text and read.null_count > times.null_count:  # decoding sets the other texts aside, and shows them
+    if is_text and read.null_count > times.null_count:  # keep texts that are no times: decoding rejects and shows them
         return pc.coalesce(read.cast(type_), times)
     return read

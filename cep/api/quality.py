@@ -79,16 +79,16 @@ class Quality:
     ) -> Path:  # fmt: skip
         """Write a report as a page of HTML, with its numbers as JSON, as `cep report` does. Return the path.
 
-        `against` is a backtest of other rules on the same events. `thresholds` are rules whose parameters are replayed
-        with other values: none if it is empty; None chooses one, as the verb does. Raises: UsageError without the extra
-        `charts`, SinkError.
+        `against` is a backtest of other rules on the same events. `thresholds` names the rules that are replayed
+        with other values of their parameters: no rule if it is empty; None lets the report choose one rule. Raises:
+        UsageError without the extra `charts`, SinkError.
         """
         page = Path(path)
         if page.suffix.lower() not in (".html", ".htm"):
             raise UsageError(f"{page}: name the report *.html; its numbers get the same name with .json")
-        drawn = self._thresholds_of(self.figures, thresholds)
-        beside = None if against is None else self._measured_by(against)
-        finished = report(self._measured, self._pieces_of, beside, review_cost, drawn)
+        charts = self._thresholds_of(self.figures, thresholds)
+        compared = None if against is None else self._measured_by(against)
+        finished = report(self._measured, self._pieces_of, compared, review_cost, charts)
         try:
             for to, data in ((page.with_suffix(".json"), finished.numbers), (page, finished.html.encode())):
                 replace_file(to, data)
@@ -106,10 +106,12 @@ class Quality:
         """
         if not 0 <= tolerance < 1:
             raise UsageError(f"tolerance {tolerance}: a share of the frauds, like 0.01")
+        if budget is not None and not budget >= 0:
+            raise UsageError(f"budget {budget}: a number of alerts a day, like 50")
         alerts_max = None if budget is None else budget * self.figures.about["days"]
         if alert_cost is not None and not alert_cost >= 0:
             raise UsageError(f"alert_cost {alert_cost}: a number of frauds for an alert, like 0.01")
-        spared = [each.rule for each in self.figures.rules if each.status == SHADOW]
+        spared = [each.rule for each in self.figures.rules if each.status == SHADOW]  # they send no alerts
         return prune(self._measured.judged, self._measured.labelled, tolerance, alerts_max, alert_cost, spared)
 
     def _measured_by(self, other: Quality) -> Measured:

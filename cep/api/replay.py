@@ -34,7 +34,7 @@ from cep.lang.explain.render import render_text
 from cep.lang.load import bundle_source, load_files
 from cep.lang.walk import histories
 from cep.lists.store import ListStore
-from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
+from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord, name_problem
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.lists import GivenList, given_lists
 from cep.rulebook.compatible import KeyDomains, checked_text
@@ -82,8 +82,8 @@ class GivenRules:
         """Read the folder of rules that the job begins with, and the file of control records that came later.
 
         Without a folder the job begins with the control records; without both, the folder is `rules`. The job has at
-        least `levels_count` levels: a rule that reads events of another is a level above it. A later rule whose key
-        fields no first rule has needs them in `keys`; None allows any fields. With `trust` a change must be signed.
+        least `levels_count` levels: a rule that reads events of another is a level above it. `keys` are the keys that
+        later rules may have in addition to the first rules' keys; None: any. With `trust` a change must be signed.
 
         Raises: UsageError for a missing or unreadable folder.
         """
@@ -113,9 +113,16 @@ class GivenRules:
 
     @staticmethod
     def of_patterns(source: str, display_name: str, lists: Sequence[GivenList] = ()) -> GivenRules:
-        """Make a rule of each pattern of a text that compiles and imports nothing, live from the beginning of time."""
+        """Make each pattern of a text a rule that is live at all times. The text compiles, and imports nothing.
+
+        Raises: UsageError for a name that no rule can have.
+        """
         store = ListStore()
         checked = checked_text(source)
+        named = [("pattern", name) for name in checked.patterns] + [("list", each.name) for each in lists]
+        problems = [problem for noun, name in named if (problem := name_problem(noun, name)) is not None]
+        if problems:
+            raise UsageError("; ".join(problems))
         records = [
             UpsertRecord(
                 id=name, version=1, pattern=name, status="live", severity="medium", owner=display_name[:_OWNER_CHARS],
@@ -167,7 +174,7 @@ class GivenRules:
         if set_aside:
             return "\n".join(set_aside)
         for problem in self.problems:
-            if Path(problem.split(": ")[0]).stem == rule_id:
+            if f"/{rule_id}.toml: " in f"/{problem}":
                 return f"{rule_id} cannot be read: {problem}"
         changes = [r for r in self.records if isinstance(r, UpsertRecord | RetireRecord)]
         for record in reversed(changes):
@@ -198,7 +205,7 @@ class Outcome:
 
 
 def job_of(deployment: Deployment, terms: Terms, levels_count: int = 1) -> Job:
-    """Describe the job that replays these rules, with at least so many levels."""
+    """Describe the job that replays these rules in `levels_count` levels or more: rules read events of lower levels."""
     period = terms.period
     return Job(
         deployment.schema,
@@ -210,7 +217,7 @@ def job_of(deployment: Deployment, terms: Terms, levels_count: int = 1) -> Job:
         ends_ms=period.until_ms,
         ahead_ms=terms.ahead_ms,
         to_the_end=period.to_the_end,
-    ).begin()
+    ).begin()  # with a new key for hashes of event ids
 
 
 def finish(rulebook: Rulebook, replayed: Replayed, refused: Sequence[bytes]) -> Outcome:
@@ -228,10 +235,10 @@ def matches(rules: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Ter
     if deployment.schema.protected:
         secret_keys()  # for its error: without keys for the protected fields, fail before the replay
     job = job_of(deployment, terms)
-    cpus = pa.cpu_count()  # the replay sets it for the whole process, which is the caller's
+    cpus = pa.cpu_count()  # the replay changes it for the caller's whole process
     try:
         with announced_compiling():
-            return replay_to_the_end(  # it replays the job, and maybe also a variant, to learn which alerts are certain
+            return replay_to_the_end(  # maybe twice, to learn which alerts are certain
                 job, lambda each: embedded.replay(each, deployment.rulebook, pieces_of(each.schema), terms.cores)
             )
     finally:
@@ -292,13 +299,13 @@ def producers_of(rules: GivenRules, names: Sequence[str]) -> list[str]:
     return sorted({rule.rule_id for rule in deployed if rule.pattern.produces in names})
 
 
-def produce(rules: GivenRules, pieces: Pieces) -> Produced:
+def produce(rules: GivenRules, pieces: Pieces, ahead_ms: int | None) -> Produced:
     """Return the events that rules derive from a history. A rule that reads them runs at a later level, after their
     producers, so each level is matched in turn. Raises: SourceError."""
     deployment = rules.deployment
     schema = deployment.schema
-    source_events, job, watermark_ms = _read(rules, pieces)
-    begin_ms = int(source_events.time_ms.min()) if len(source_events) else TIME_MS_MAX
+    source_events, job, watermark_ms = _read(rules, pieces, ahead_ms)
+    begin_ms = int(source_events.time_ms.min()) if len(source_events) else TIME_MS_MAX  # of the history
     produced: list[Decoded] = []
     tables: list[pa.Table] = []  # matches that derived an event, with the events that they bound
     for programs in programs_by_level(deployment.rulebook, schema, rules.levels_count):
@@ -313,16 +320,17 @@ def produce(rules: GivenRules, pieces: Pieces) -> Produced:
     return Produced(concat_decoded(schema, produced), bound_by_match)
 
 
-def end_of(rules: GivenRules, pieces: Pieces) -> int:
+def end_of(rules: GivenRules, pieces: Pieces, ahead_ms: int | None) -> int:
     """Return the watermark at the end of a history, which takes reading it. Raises: SourceError."""
-    return _read(rules, pieces)[2]
+    return _read(rules, pieces, ahead_ms)[2]
 
 
-def _read(rules: GivenRules, pieces: Pieces) -> tuple[Decoded, Job, int]:
+def _read(rules: GivenRules, pieces: Pieces, ahead_ms: int | None) -> tuple[Decoded, Job, int]:
     """Return the events of a history, the job that replays it, and the watermark at its end."""
     now_ms = int(time.time() * 1_000)
     dedup_ms = DEDUP_MS_DEFAULT if pieces.dedup_ms is None else pieces.dedup_ms
-    job = job_of(rules.deployment, Terms(period=Period(until_ms=pieces.until_ms, dedup_ms=dedup_ms)))
+    terms = Terms(ahead_ms=ahead_ms, period=Period(until_ms=pieces.until_ms, dedup_ms=dedup_ms))
+    job = job_of(rules.deployment, terms)
     decoded = [piece.decode().between(TIME_MS_MIN, job.latest_ms(now_ms) + 1) for piece in pieces.pieces]
     events = concat_decoded(job.schema, decoded)
     return events, job, watermark_at_end(job, int(events.time_ms.max(initial=TIME_MS_MIN)), now_ms)

@@ -16,15 +16,15 @@ import numpy as np
 
 from cep.analysis.backtest import DAY_MS, parts_of_time
 from cep.analysis.labels import Labels, label_words, labels_of_table, read_labels
+from cep.analysis.measure import Measured, episodes_of, measure
 from cep.analysis.measure import Terms as MeasureTerms
-from cep.analysis.measure import episodes_of, measure
 from cep.analysis.one_rule import OneRule, Replays, one_rule_of, replay_for_charts
 from cep.analysis.suggest import Suggested, Wanted, check_wanted, fields_of, key_fields, left_out_fields, suggest
 from cep.analysis.sweep import Replayer, axes_of, skipped_params
 from cep.analysis.tune import Aim, Objective, Tuned, tune
 from cep.api.alerts import Alerts, Picture
 from cep.api.events import HistoryForms, ReplayForms, Source, open_source, split_forms, warn_of, warn_of_replay
-from cep.api.frames import Forms, Naming, open_frame
+from cep.api.frames import Forms, Naming, open_frame, texts_for_mixed
 from cep.api.quality import Difference, Quality, difference_of
 from cep.api.replay import GivenRules, Terms, matches, replay
 from cep.api.spark import StreamTerms, aside_spark, forms_of, is_spark, match_spark, match_stream_spark
@@ -71,7 +71,7 @@ def source_and_terms(events: Any, arguments: Measuring) -> tuple[Source, Measure
     value_forms, period = split_forms(forms)
     as_of_ms = None if as_of is None else moment_ms("as_of", as_of)
     maturity_ms = None if maturity is None else length_ms("maturity", maturity)
-    words = label_words(
+    words = label_words(  # checks them like the flag of the command line
         [f"{word}={verdict}" for word, verdict in arguments.get("label_words", {}).items()], "label_words"
     )
     episodes = arguments.get("episodes")  # such as "card_id:1d"; by default a day, by the rules' key
@@ -170,7 +170,7 @@ class Rules:
         source = open_source(events, naming)
         outcome = replay(self._given, source.pieces, terms)
         warn_of_replay(outcome.replayed, forms)
-        return Alerts(self._given, outcome, source.within(period))
+        return Alerts(self._given, outcome, replace(source.within(period), ahead_ms=terms.ahead_ms))
 
     def match_stream(
         self, events: Any, *, control: Any = None, folder: str | Path | None = None,
@@ -205,16 +205,16 @@ class Rules:
     ) -> Any:  # fmt: skip
         """Return the records of a Spark DataFrame that `match` rejects, as a DataFrame of JSON texts.
 
-        For a stream it is a stream: start a query of its own. Events later than now by `ahead_max` are rejected; reused
-        ids are not, as only `match` remembers ids. For other frames see `match(…).set_aside`. Raises: UsageError.
+        The result for a stream is a stream: start a query of its own. An event more than `ahead_max` later than now is
+        rejected. A reused id is not, as no ids are kept. Other frames: `match(…).set_aside`. Raises: UsageError.
         """
         if not is_spark(events):
             raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
-        terms = Terms(ahead_ms=_limit_ms(ahead_max), period=Period(dedup_ms=0))
+        terms = Terms(ahead_ms=_limit_ms(ahead_max), period=Period(dedup_ms=0))  # 0: no ids are kept
         return aside_spark(self._given, events, Naming(columns, tz, forms), terms)
 
     def why_not(
-        self, rule_id: str, key: str | Sequence[str], events: Any, *, at: str | None = None,
+        self, rule_id: str, key: str | int | Sequence[str | int], events: Any, *, at: str | None = None,
         columns: Mapping[str, str] | None = None, tz: str | None = None, **forms: Unpack[HistoryForms],
     ) -> Why:  # fmt: skip
         """Say why a rule gives no alert for a key, around the time `at` if that is given.
@@ -224,7 +224,7 @@ class Rules:
         """
         written, period = split_forms(forms)
         source = open_source(events, Naming(columns, tz, written)).within(period)
-        values = [key] if isinstance(key, str) else list(key)
+        values = list(map(str, [key] if isinstance(key, str | int) else key))
         answer = explain_not(self._given, rule_id, values, source, at)
         warn_of(answer.rejections, forms)
         return answer
@@ -266,6 +266,7 @@ class Rules:
         deployment = self._given.deployment
         measured = measure(deployment, source.pieces, labels_of(deployment.schema), terms, console)
         warn_of_replay(measured.history.replayed, given)
+        _warn_of_labels(measured)
         replays = Replays(self._one_rule, source.pieces, labels_of, terms, console)
         return Quality(measured, source.pieces, partial(replay_for_charts, replays))
 
@@ -275,21 +276,22 @@ class Rules:
     ) -> Suggested:  # fmt: skip
         """Find sequences of a key that labelled frauds have and other events lack, as `cep rules suggest` does.
 
-        `text` of the result is a pattern file with tests, or "" if nothing is precise enough on later time. `steps` and
-        `count` are the maximum events of a sequence and the maximum patterns. No condition reads a field of `exclude`;
-        `use` takes in fields that are left out by default. Hours and weekdays are read from a clock of `tz`. Other
-        arguments: see `backtest`. Raises: UsageError, SourceError.
+        `text` of the result is a pattern file with tests. It is "" if no sequence is precise enough on later events.
+        `steps` is the maximum length of a sequence, `count` the maximum number of patterns. No condition reads a field
+        of `exclude`. Fields of `use` are read although they are left out by default. Hours and weekdays are in the zone
+        `tz`. Other arguments: see `backtest`. Raises: UsageError, SourceError.
         """
         source, terms = source_and_terms(events, given)
-        terms = replace(terms, episode_gap_ms=0)  # each labelled event is to be found
+        terms = replace(terms, episode_gap_ms=0)  # each labelled event is a fraud of its own
         check_wanted(search := Wanted(steps, count, precision, tuple(exclude), tuple(use), given.get("tz") or "UTC"))
         schema = self._given.deployment.schema
         labelled = _labels(source, labels, terms, schema)
         search = replace(search, label_fields=labelled.fields)
-        left_out = left_out_fields(schema, key, search)
+        left_out = left_out_fields(schema, key, search)  # fields that no condition may read
         fields = [*key_fields(key, fields_of(schema), schema), *(f for f in fields_of(schema) if f not in left_out)]
         measured = measure(self._given.deployment, source.pieces, labelled, terms, Terminal(quiet=True), fields)
         warn_of_replay(measured.history.replayed, given)
+        _warn_of_labels(measured)
         detected_now = np.asarray(measured.judged.has_detected.any(axis=0))  # the frauds that present rules find
         events, frauds = measured.history.events, measured.labelled
         return suggest(events, frauds, source.pieces, key, search, detected_now, measured.labelled_at)
@@ -301,25 +303,27 @@ class Rules:
     ) -> Tuned:  # fmt: skip
         """Find the best parameters of a rule, as `cep rules tune` does.
 
-        `proposed` of the result is the present setting, unless another one is better on the last part of the time,
+        `proposed` of the result is the present setting, unless another setting is better on the last part of the time,
         which the search does not use; see `outcome`.
 
-        `tries` has values by parameter: `{"large": "100..900/17"}` are 17 of them; `budget` is the most alerts a day,
-        `review_cost` the cost of one, `gap` the time between the parts, like `2 d`; see `backtest` for the rest.
-        Nothing is written. Raises: UsageError, SourceError.
+        `tries` has the values to try, by parameter: `{"large": "100..900/17"}` means 17 values from 100 to 900.
+        `budget` is the most alerts a day, `review_cost` the cost of an alert. `gap` is the time between two parts of
+        the history, like `2 d`. See `backtest` for the rest. Nothing is written. Raises: UsageError, SourceError.
         """
         source, terms = source_and_terms(events, given)
         rule = self._one_rule(rule_id)
-        axes = axes_of(rule.pattern, rule.record.params, tries or {})
+        tries = {name: str(values) for name, values in (tries or {}).items()}  # a number is one value
+        axes = axes_of(rule.pattern, rule.record.params, tries)  # parameters with values to try
         gap_ms = rule.gap_ms if gap is None else length_ms("gap", gap)
         console = Terminal(quiet=True)
         labelled = _labels(source, labels, terms, rule.deployment.schema)
         measured = measure(rule.deployment, source.pieces, labelled, terms, console)
         warn_of_replay(measured.history.replayed, given)
+        _warn_of_labels(measured)
         # The search uses the first part of the time, the choice the second; the third tests it. A gap separates them.
         parts = parts_of_time(measured.history.events, measured.labelled, gap_ms, measured.labelled_at)
         replayer = Replayer(rule.record, rule.lists, source.pieces, measured.labelled, parts, terms.cores, console)
-        skipped = skipped_params(rule.pattern, rule.record.params, axes, tries or {})
+        skipped = skipped_params(rule.pattern, rule.record.params, axes, tries)
         return tune(replayer, rule.pattern, rule.bound, axes, Aim(objective, budget, review_cost), skipped)
 
     def _one_rule(self, rule_id: str) -> OneRule:
@@ -354,10 +358,17 @@ def _limit_ms(text: str) -> int | None:
     return None if text == OFF else length_ms("ahead_max", text)
 
 
+def _warn_of_labels(measured: Measured) -> None:
+    for line in measured.warnings:
+        warnings.warn(line, UserWarning, stacklevel=3)
+
+
 def _labels(source: Source, labels: Any, terms: MeasureTerms, schema: Schema) -> Labels:
     """Read labels: a frame, the path of a file, or a column of the events. Raises: UsageError, SourceError."""
     if not isinstance(labels, str | Path):
-        read = labels_of_table(open_frame(labels).whole(), schema, "the frame of labels", terms.label_words)
+        read = labels_of_table(
+            texts_for_mixed(open_frame(labels).whole()), schema, "the frame of labels", terms.label_words
+        )
     elif Path(labels).is_file():
         read = read_labels(str(labels), Path(), schema, terms.label_words)
     else:
@@ -378,16 +389,17 @@ def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:
     """
     path = Path(rules)
     directory, separator, commit = str(rules).rpartition("@")
+    control_path = None if control is None else Path(control)
     if separator and not path.exists():
         with folder_at(Path(directory), commit) as folder:
             if folder is None:
                 raise UsageError(f"{rules}: there is no commit {commit} of a git repository that has {directory}")
-            return _in_force(replace(GivenRules.read(folder, None), display_name=str(rules)))
+            return _in_force(replace(GivenRules.read(folder, control_path), display_name=str(rules)))
     if path.suffix == ".cep":
         if control is not None:
             raise UsageError(f"control records change rules, and {path} has patterns; give the folder of the rules")
         return _of_patterns(load_files([path]), lambda: bundle_source(path), str(path))
-    return _in_force(GivenRules.read(path, None if control is None else Path(control)))
+    return _in_force(GivenRules.read(path, control_path))
 
 
 def parse(text: str) -> Rules:

@@ -46,8 +46,7 @@ def match_spark(rules: GivenRules, events: Any, naming: Naming, terms: Terms, pa
 
 
 class StreamTerms(Forms, total=False):
-    """Settings of a live job, by the names and with the values that `[job]` has in a settings file; and how values are
-    written."""
+    """Settings of a live job, with the names and values of `[job]` in a settings file, and the forms of values."""
 
     lateness: str  # how late an event may come
     order: str  # "event_time": sorted before matching; "arrival"
@@ -55,8 +54,8 @@ class StreamTerms(Forms, total=False):
     ahead_max: str  # how far ahead of the clock an event may be dated.
     keys: Sequence[str]  # fields to route by, in addition to the rules' keys
     key_groups: int  # parts of the state, by hash of the key.
-    levels: int  # of rules that read events of other rules
-    pages: int  # stored parts of a key group
+    levels: int  # stages, one after the other: a rule can read the events that rules of an earlier stage produce
+    pages: int  # parts of a key group that are stored separately
 
 
 def forms_of(terms: StreamTerms) -> tuple[Forms, dict[str, Any]]:
@@ -69,7 +68,7 @@ def match_stream_spark(
     loaded: GivenRules, events: Any, control: Any, folder: str | Path | None, naming: Naming, terms: Mapping[str, Any],
     metrics: str,
 ) -> Any:  # fmt: skip
-    """Return the streaming DataFrame of alerts. Nothing runs. Raises: UsageError."""
+    """Return the streaming DataFrame of alerts. No query is started. Raises: UsageError."""
     from cep.runners.spark.match_stream import StreamRules, check_session, match_stream  # noqa: PLC0415 slow
 
     if not events.isStreaming:
@@ -89,10 +88,10 @@ def match_stream_spark(
     initial = tuple(record.to_json() for record in loaded.records)
     directory = None if folder is None else Path(folder)
     if directory is not None:
-        first, _ = open_checkpoint(directory, job, initial)
+        first, _ = open_checkpoint(directory, job, initial)  # the rules with which the folder's job began
         stored = read_job(directory)
         assert stored is not None, "open_checkpoint has written it"
-        job = replace(job, digest_key=stored.digest_key)  # of the hashes under which event ids are remembered
+        job = replace(job, digest_key=stored.digest_key)  # for the hashes of remembered event ids
         if first != initial:
             warnings.warn(
                 f"{directory} goes on with the rules it began with; send what has changed as control records",
@@ -122,8 +121,8 @@ def _job(rules: GivenRules, terms: Terms) -> Job:
 
 
 def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
-    """Select the columns that the rules read, under the names of their fields, or under VIEW/FIELD for one of several
-    events that a row becomes. Times without a zone get the zone of `naming`. Raises: UsageError."""
+    """Select the columns that the rules read, and give them the names of the fields. With views a row becomes several
+    events, and the names are VIEW/FIELD. Times without a zone get the zone of `naming`. Raises: UsageError."""
     from cep.runners.spark.match import fields_of  # noqa: PLC0415 Spark takes a second to import
 
     names = tuple(events.columns)
@@ -131,8 +130,8 @@ def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
     sources = sources_of(names, field_names, naming.columns or {})
     time_fields = set()
     for fields_given, fixed in naming.fields_of(sources):  # for each view; `fixed`: one value in all rows
-        from_source = present_types(schema, None, fixed)
-        if TYPE_FIELD not in fields_given or len(from_source) == 1:  # otherwise each row has its type
+        from_source = present_types(schema, None, fixed)  # event types that the rows may have
+        if TYPE_FIELD not in fields_given or len(from_source) == 1:  # or each row says its type
             check_columns(from_source, fields_given, names)
         time_fields |= {name for event_type in from_source for name in event_type.times}
     times = [name for name in sources if view_of(name)[1] in time_fields]

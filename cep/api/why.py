@@ -4,6 +4,7 @@ Tested by: tests/cli/test_why.py, tests/api/test_alerts.py
 """
 
 import io
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -37,9 +38,9 @@ LateIds = Callable[[KeyDomain, str], frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The answer to the question why there is an alert, or why not. `is_alert`: these rules and events give one.
+    """The answer to the question why there is an alert, or why not. It prints like `cep why`.
 
-    It prints like `cep why`, and a notebook shows it. `rejections` reports on the records of the key.
+    `is_alert`: True if these rules and events give the alert. `rejections` counts the rejected records of the key.
     """
 
     is_alert: bool
@@ -87,7 +88,7 @@ def explain(rules: GivenRules, alert: dict[str, Any], reader: EventReader) -> Wh
         [e["event_id"] for e in alert["events"]],
         is_timeout=alert.get("kind") == "timeout",
     )
-    parts += _poison(records)
+    parts += _poison(records)  # the key's unreadable records
     if not answer.matches:
         parts += [Text("these rules and events do not give this alert:", style="bold"), *_reasons(answer)]
         return Why(False, tuple(parts), rejections)
@@ -115,11 +116,16 @@ def explain_not(
     deployment = rules.deployment
     values = tokens_of_key(deployment.schema, domain, key)[0]
     records, produced, rejections = _records(rules, versions[-1], reader, key_of(values))
+    latest_ms = job_of(deployment, Terms(ahead_ms=reader.ahead_ms)).latest_ms(int(time.time() * 1_000))
+    ahead = records.batch.time_ms > latest_ms
+    records = replace(records, batch=records.batch.take(~ahead))
     late = frozenset[str]() if late_ids is None else late_ids(domain, key_of(values))
     world = _world(rules, versions, reader)
     answer = why_not(world, versions, records.batch, at_ms, late)
     shown = f"{rule_id} for {', '.join(f'{f} {v}' for f, v in zip(domain, values, strict=True))}"
     parts: list[Text | Table] = [*_poison(records), *_doc(versions[-1])]
+    if ahead.any():
+        parts.append(Text(f"set aside as dated ahead of the clock: {ahead.sum()} events of this key", style="yellow"))
     parts += [Text(line, style="yellow") for line in rules.set_aside(rule_id)]
     if not answer.matches:
         below = _below(rules, versions[-1])
@@ -149,7 +155,7 @@ def _world(
     deployment = rules.deployment
     end_ms = TIME_MS_MAX
     if not to_the_end and any(fires_on_deadlines(rule.pattern) for rule in versions):
-        end_ms = end_of(rules, reader.pieces(deployment.schema))
+        end_ms = end_of(rules, reader.pieces(deployment.schema), reader.ahead_ms)
     return World(deployment.schema, deployment.rulebook.lists.timelines(), end_ms)
 
 
@@ -162,11 +168,11 @@ def _records(
     records = reader.of_key(schema, domain, key)
     job = job_of(rules.deployment, Terms(period=Period(dedup_ms=reader.dedup_ms)))
     batch, reused_ids = without_repeats(job, records.batch)
-    rejections = rejections_of_poison(len(records.batch), records.poison, reused_ids)
+    rejections = rejections_of_poison(len(records.batch), records.poison, reused_ids)  # poison: unreadable records
     records = replace(records, batch=batch)
     if not reads_produced(rule, schema):
         return records, None, rejections
-    produced = produce(rules, reader.pieces(schema))
+    produced = produce(rules, reader.pieces(schema), reader.ahead_ms)
     return produced.with_derived_events(records, schema, domain, key), produced, rejections
 
 
@@ -235,7 +241,7 @@ def _path(path: MatchPath) -> list[Text | Table]:
 
 
 def _origins(path: MatchPath, produced: Produced | None) -> list[Text | Table]:
-    """Show the source events of derived events."""
+    """Show the source events from which rules derived the events of a match. `level`: how many rules are in between."""
     if produced is None:
         return []
     origins = [origin for _, event_id, name, _ in path.steps for origin in produced.origins(event_id, (name,))]

@@ -44,10 +44,10 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """The part of an audit that its next line needs."""
+    """The part of an audit (a chain of lines with hashes) that is needed to write its next line."""
 
     head: Head = Head()  # the number and the hash of the last line
-    records_hash: str = ""  # of all records of rule changes; stored as "mixed"
+    records_hash: str = ""  # the hash of all records of rule changes; "mixed" in JSON
     signers: str = ""  # the hash of the last signers file: the people who may sign changes
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Trail:
 
     @staticmethod
     def from_json(saved: Mapping[str, Any]) -> Trail:
-        # An earlier build did not write all of them.
+        # An earlier build did not write the last two.
         head = Head(int(saved["count"]), str(saved["hash"]))
         return Trail(head, str(saved.get("mixed", "")), str(saved.get("signers", "")))
 
@@ -82,9 +82,9 @@ def add_line(
 ) -> tuple[Head, bytes]:
     """Append a line of facts to the chain of audit lines. Return the new head (number and hash of the line), the line.
 
-    Facts lack a clock time, so that a job that is rebuilt writes the same line. `texts` can be erased from it later,
-    because the line's hash covers only their hash. The `salt` is hashed and erased with them: a guess of erased texts
-    cannot be checked."""
+    Facts lack a clock time, so that a job that is rebuilt writes the same line. `texts` can be erased from the line
+    later, because the line's hash covers only a hash of them (`sealed`). The `salt` is part of this hash, and is erased
+    with the texts: then nobody can test a guess of the texts."""
     assert not facts.keys() & {*_NAMES, _SEALED, _TEXTS}, "those names are the chain's"
     number = head.count + 1
     body = {"code": CODE, "number": f"{number:0{_DIGITS}}", "previous": head.hash, **facts}
@@ -129,16 +129,15 @@ def is_letter(line: bytes) -> bool:
 def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, Head] | None = None) -> Verdict:
     """Check a chain from its first line on, against the head that the job shows, and against earlier heads by place.
 
-    Finds every line that was changed, inserted, removed or moved, and texts that are missing without an erasure.
+    Finds every line that was changed, inserted, removed or moved, and texts that are missing without an erasure. A job
+    that stopped may deliver its last lines again. So lines up to the last one may come again, all of them in order.
     Without a head, missing lines at the end and a completely forged chain are not detected.
     """
     waiting = {place: one for place, one in (heads or {}).items() if one.count}
-    last, problems, before = Head(), list[str](), b""
+    last, problems = Head(), list[str]()
+    hashes, number_before = dict[int, str](), 0  # hashes by number of a line
     bare, named = dict[int, str](), set[int]()
     for line in lines:
-        if line.data == before:
-            continue  # delivered twice
-        before = line.data
         values = _parsed(line.data)
         if values is None:
             problems.append(f"{line.place}: is no line of an audit, or was changed")
@@ -147,12 +146,19 @@ def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, 
         named.update(values.get(ERASED_LINES, ()))
         if _SEALED in values and values[_TEXTS] is None:
             bare[number] = line.place
-        if number != last.count + 1:
-            problems.append(f"{line.place}: line {number} follows line {last.count}: lines are missing or moved")
+        if number <= number_before + 1 and hashes.get(number) == values["hash"]:
+            number_before = number  # delivered again, as must be all lines after it
+            continue
+        if number != last.count + 1 or number_before != last.count:
+            problems.append(f"{line.place}: line {number} follows line {number_before}: lines are missing or moved")
         elif values["previous"] != last.hash:
             problems.append(f"{line.place}: line {number} does not follow the line before: one of them was replaced")
-        last = Head(number, values["hash"])
+        last, number_before, hashes[number] = Head(number, values["hash"]), number, values["hash"]
         waiting = {place: one for place, one in waiting.items() if one != last}
+    if number_before != last.count:
+        problems.append(
+            f"the end is line {number_before} once more, without the lines after it: lines were copied or moved"
+        )
     problems += [
         f"{place}: line {number} has lost its texts, and no later line says that they were erased"
         for number, place in bare.items()
@@ -172,8 +178,8 @@ def verify(lines: Iterable[Line], head: Head | None = None, heads: Mapping[str, 
 
 
 def _parsed(data: bytes) -> dict[str, Any] | None:
-    """Parse an audit line. Return None unless it has its own hash and exactly the form that the job writes. Its texts
-    are outside of that hash: they may have been erased (null), otherwise they have the hash `sealed`."""
+    """Parse an audit line. Return None unless its hash is right and it has exactly the form that the job writes. The
+    hash does not cover its texts, which may have been erased (null). Otherwise `sealed` must be their hash."""
     try:
         values = json.loads(data)
         number, digest = values["number"], values["hash"]

@@ -52,7 +52,7 @@ class UsageError(CepError):
 class PatternError(UsageError):
     """A text of patterns, or a list that it names, has mistakes.
 
-    `mistakes` has each as `cep check --format json` prints it: code, message, span with file, line and column, help.
+    Each of `mistakes` has the fields that `cep check --json` prints: code, message, span (the place), help.
     """
 
     def __init__(self, message: str, mistakes: Sequence[Mapping[str, Any]]) -> None:

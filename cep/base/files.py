@@ -109,7 +109,7 @@ def sync(path: Path) -> None:
 
 
 def _open_parent(path: Path, root: Path) -> int:
-    """Open the folder of a file, step by step from the root, and refuse a link at any step."""
+    """Open the folder of a file, step by step from the root. Make missing folders, and refuse a link at any step."""
     folder, outermost = os.path.normpath(path.parent.absolute()), os.path.normpath(root.absolute())
     parts = Path(folder).relative_to(outermost).parts
     descriptor = os.open(root, _FOLDER)
@@ -123,7 +123,7 @@ def _open_parent(path: Path, root: Path) -> int:
         finally:
             os.close(outer)
     try:
-        _refuse_link(path.name, descriptor)
+        _refuse_link(path.name, descriptor)  # the file itself may not be a link either
     except OSError:
         os.close(descriptor)
         raise
@@ -164,8 +164,9 @@ class Folder(Closing):
             self._descriptor = _open_below(path, root)
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, None  # the system gives the number to the next open file
+        if descriptor is not None:
+            os.close(descriptor)
 
     def read(self, name: str, bytes_max: int) -> bytes:
         if self._descriptor is not None and os.sep not in name:
@@ -292,7 +293,7 @@ def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while size <= bytes_max:
-        part = os.read(descriptor, min(max(expected - size, 0), bytes_max - size) + 1)
+        part = os.read(descriptor, min(max(expected - size, 0), bytes_max - size) + 1)  # + 1: to see if it has grown
         if not part:
             return b"".join(parts)
         parts.append(part)
@@ -329,8 +330,8 @@ def private_files() -> Iterator[None]:
 def is_ours(folder: Path) -> bool:
     """Return True if no other user but root can put a file into a folder, or another folder in its place.
 
-    Only this user and root then own, and may write to, each folder up to the root; a sticky bit protects our files,
-    too. A group that has the user's number is this user alone.
+    So only this user or root may own each folder up to the root, or write to it. Others may write to a folder above if
+    its sticky bit protects our files. A group with the number of this user has no other user.
     """
     place, user = Path(os.path.realpath(folder)), os.geteuid()
     for number, above in enumerate((place, *place.parents)):
@@ -340,7 +341,7 @@ def is_ours(folder: Path) -> bool:
             return False
         is_alone = status.st_gid in (0, user)
         others = status.st_mode & (stat.S_IWOTH if is_alone else stat.S_IWOTH | stat.S_IWGRP)
-        is_sticky = number > 0 and status.st_mode & stat.S_ISVTX
+        is_sticky = number > 0 and status.st_mode & stat.S_ISVTX  # number 0 is the folder itself
         if status.st_uid not in (0, user) or (others and not is_sticky):
             return False
     return True

@@ -113,7 +113,7 @@ def check_access(servers: str, access: Mapping[str, str], wait_s: float = _ACCES
     refusals: list[str] = []
 
     def hear(error: KafkaError) -> None:
-        if error.code() in _ACCESS_CODES or _TLS in error.str():
+        if error.code() in _ACCESS_CODES or _TLS in error.str():  # a refused login, or a failed TLS handshake
             refusals.append(error.str())
 
     options: dict[str, Any] = {**admin_options(servers, access), "error_cb": hear}
@@ -128,7 +128,7 @@ def check_access(servers: str, access: Mapping[str, str], wait_s: float = _ACCES
         try:
             client.list_topics(timeout=_ACCESS_POLL_S)
         except KafkaException:
-            client.poll(0.0)
+            client.poll(0.0)  # lets the client call `hear`
         else:
             return
     if refusals:
@@ -152,7 +152,7 @@ def _certificate_trouble(servers: str, access: Mapping[str, str]) -> str | None:
     except ssl.SSLCertVerificationError as error:
         trusted = access.get("ssl.ca.location", "this machine's authorities")
         return f"the broker's certificate does not count: {error.verify_message} (trusted: {trusted})"
-    except (OSError, ValueError):  # one that is gone by now
+    except (OSError, ValueError):  # the broker cannot be reached any more
         return None
     return None
 

@@ -49,10 +49,10 @@ class Kind(StrEnum):
     ENUM = "enum"
     TIME = "time"
     DURATION = "duration"
-    LIST = "list"  # only for a parameter: the name of a list; the single symbol of its type is the type of its entries
+    LIST = "list"  # only for a parameter: the name of a list. The one symbol of its Type is the type of its entries.
     NULL = "null"  # the type of the literal `null` alone
 
-    __hash__ = str.__hash__  # types are hashed wherever expressions are, and the hash of an enum is Python
+    __hash__ = str.__hash__  # for speed: hashes of expressions need it often, and an enum's own hash is Python code
 
 
 TIME_FIELD = "event_time"  # the field that holds the time of an event; its other times are values like any
@@ -136,8 +136,8 @@ class Field:
 class EventType:
     """An event type. Its one field of kind ID and the field `event_time` identify an event; other times are values.
 
-    `retain_ms` is how long events are kept at least for conditions over past events; None: as long as a rule asks.
-    `derived` events come out of patterns (`produce`). `order_field` orders events of one time, before arrival does.
+    `retain_ms`: past events are kept at least this long; None: as long as a rule needs them. `derived`: a pattern
+    produces the events. `order_field`: the field that orders events of the same time; if it is equal, arrival decides.
     """
 
     name: str
@@ -164,7 +164,7 @@ class EventType:
 
     @cached_property
     def _by_name(self) -> Mapping[str, Field]:
-        return {f.name: f for f in reversed(self.fields)}
+        return {f.name: f for f in reversed(self.fields)}  # reversed: of two with one name, the first counts
 
     def field(self, name: str) -> Field | None:
         return self._by_name.get(name)
@@ -186,14 +186,14 @@ DERIVED_COLUMNS = {
 
 @dataclass(frozen=True)
 class ColumnUse:
-    """A column of a job, and how each event type uses it, by the code of the type."""
+    """A column of a job and its use. A tuple has one value for each event type, in the order of the types' codes."""
 
     name: str
     type: Type
     has_field: tuple[bool, ...]
     is_required: tuple[bool, ...]
     is_id: tuple[bool, ...]
-    is_time: bool
+    is_time: bool  # one value, because the time of an event has the same field in all types
     is_order: tuple[bool, ...]
 
     @cached_property
@@ -272,7 +272,7 @@ class Schema:
 
     @cached_property
     def column_uses(self) -> tuple[ColumnUse, ...]:
-        """How each event type uses each column. A column with the time of one type counts as a time for all types."""
+        """How each event type uses each column. `is_time` is one value: the time has the same field in all types."""
         uses = []
         for name, type_ in self._columns.items():
             fields = [e.field(name) for e in self.event_types]
@@ -292,23 +292,23 @@ class Schema:
     def to_json(self) -> list[dict[str, Any]]:
         return [
             {
-                "name": e.name,
-                "retain_ms": e.retain_ms,
-                "derived": e.derived,
-                **({"order_field": e.order_field} if e.order_field else {}),
+                "name": event_type.name,
+                "retain_ms": event_type.retain_ms,
+                "derived": event_type.derived,
+                **({"order_field": event_type.order_field} if event_type.order_field else {}),
                 "fields": [
                     {
-                        "name": f.name,
-                        "kind": f.type.kind.value,
-                        "nullable": f.type.nullable,
-                        "scale": f.type.scale,
-                        "symbols": list(f.type.symbols),
-                        **({"protected": f.type.protected} if f.type.protected else {}),
+                        "name": field.name,
+                        "kind": field.type.kind.value,
+                        "nullable": field.type.nullable,
+                        "scale": field.type.scale,
+                        "symbols": list(field.type.symbols),
+                        **({"protected": field.type.protected} if field.type.protected else {}),
                     }
-                    for f in e.fields
+                    for field in event_type.fields
                 ],
             }
-            for e in self.event_types
+            for event_type in self.event_types
         ]
 
     @staticmethod

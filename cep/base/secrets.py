@@ -17,7 +17,7 @@ import os
 import re
 from binascii import hexlify
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
@@ -39,7 +39,7 @@ _HELP = "a line of it is `ID SECRET` or `ID SECRET TIME`, as `k1 …` with 32 ch
 
 @dataclass(frozen=True, slots=True)
 class SecretKey:
-    """One key: its id, its secret, and the event time from which it counts. Its text never shows the secret."""
+    """One key: its id, its secret, and the event time from which it is used. `repr` does not show the secret."""
 
     id: str
     secret: bytes = field(repr=False)
@@ -48,7 +48,7 @@ class SecretKey:
     def token(self, kind: str, value: bytes) -> str:
         """Return the token of a value of a field of this kind."""
         digest = hmac.digest(self.secret, kind.encode() + b"\0" + value, "sha256")
-        hash_text = hexlify(digest[:_HASH_BYTES]).translate(_ALPHABET).decode()
+        hash_text = hexlify(digest[:_HASH_BYTES]).translate(_ALPHABET).decode()  # letters only: not like a card number
         return f"{_PREFIXES[kind]}_{self.id}_{hash_text}"
 
 
@@ -101,9 +101,9 @@ def _read(text: str, where: str) -> tuple[SecretKey, ...]:
         raise UsageError(f"{where} has {len(keys)} keys, 1 to {SECRETS_MAX} are possible; {_HELP}")
     if len({key.id for key in keys}) < len(keys):
         raise UsageError(f"two keys of {where} have one id; give each an id of its own")
-    if all(key.from_ms > TIME_MS_MIN for key in keys):
+    if all(key.from_ms > TIME_MS_MIN for key in keys):  # TIME_MS_MIN: a key without a time
         raise UsageError(f"every key of {where} has a time, so earlier events have none; leave out that of the oldest")
-    return tuple(sorted(keys, key=lambda key: key.from_ms))  # stable: of those without a time the first stays first
+    return tuple(sorted(keys, key=lambda key: key.from_ms))  # stable: keys without a time keep their order
 
 
 def _key(words: list[str], where: str) -> SecretKey:
@@ -120,7 +120,8 @@ def _key(words: list[str], where: str) -> SecretKey:
     if moment is None:
         return SecretKey(words[0], words[1].encode())
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return SecretKey(words[0], words[1].encode(), int(moment.timestamp() * 1000))
+    from_ms = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)  # exact, unlike float seconds
+    return SecretKey(words[0], words[1].encode(), from_ms)
 
 
 # The part between `//` and the last `@` before the path: a user, a password or a token.

@@ -74,7 +74,11 @@ def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
     pair = SigningKey(key)
     try:
         _write_new(path, pem, 0o600)
-        _write_new(path.with_suffix(".pub"), f"{pair.public}\n".encode(), 0o644)
+        try:
+            _write_new(path.with_suffix(".pub"), f"{pair.public}\n".encode(), 0o644)
+        except OSError:
+            path.unlink()
+            raise
     except OSError as error:
         raise UsageError(f"{error.filename or path} cannot be made: {error.strerror}; name another file") from error
     return pair
@@ -134,5 +138,9 @@ def is_signed(message: bytes, signature: str, public: str) -> bool:
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except OSError:  # such as a full disk
+        path.unlink()
+        raise

@@ -4,17 +4,21 @@ A time has one spelling, ISO 8601 in UTC with milliseconds. A value can hold esc
 recolour a line, and characters without a width that make two different texts look equal. `visible` writes each of them
 as an escape, such as `\u001b` or `\u202e`, as in JSON. Everything that a verb prints passes through it; terminal.py
 does so for tables and styled text.
-Tested by: tests/model/test_rule.py, tests/base/test_visible.py, tests/base/test_schema.py
+Tested by: tests/model/test_rule.py, tests/base/test_visible.py, tests/base/test_schema.py, tests/lists/test_lists.py
 """
 
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from decimal import Context, Decimal, InvalidOperation
 from difflib import get_close_matches
 from types import UnionType
 from typing import Any
 
 _TIME_MS_LAST = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last that datetime can write
+
+_NUMBER_CHARS_MAX = 40  # a longer text of a number is refused: its conversion costs time
+_EXACT = Context(prec=_NUMBER_CHARS_MAX)  # it rounds no such number
 
 
 def utc_ms(text: str) -> int:
@@ -37,6 +41,19 @@ def utc_text(time_ms: int) -> str:
     """Write a time in its one spelling: 2026-01-31T00:00:00.000Z. Inverse of `utc_ms`."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def decimal_units(text: str, scale: int) -> int | None:
+    """Convert the text of a number to whole units of 10^-scale; None for another text, for more decimals, and for a
+    number over 64 bits."""
+    try:
+        number = Decimal(text) if len(text) <= _NUMBER_CHARS_MAX else None
+    except InvalidOperation:
+        return None
+    if number is None or not number.is_finite() or (number and abs(number.adjusted()) > _NUMBER_CHARS_MAX):
+        return None  # `scaleb` would overflow, or make 0 of a tiny number
+    scaled = number.scaleb(scale, _EXACT)
+    return int(scaled) if abs(scaled) < 2**63 and scaled == scaled.to_integral_value() else None
 
 
 # Control characters but for tab and line feed, characters without a width or without ink, marks that change the

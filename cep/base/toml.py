@@ -70,12 +70,13 @@ def _check_bounds(text: str) -> None:
 def with_value(text: str, names: tuple[str, ...], value: object) -> str:
     """Return the text of a TOML file with one value changed or added. All other text stays, comments too.
 
-    `names` are the tables and the key. The first changed text that means exactly the tables with the new value is the
-    result, so no form of a table or a key leads to another change. Raises: ValueError if no place fits, or if the text
-    is invalid. Cost: the lines squared.
+    `names` are the tables and the key. The function tries one change after the other, and parses the changed text. It
+    returns the first text whose tables are the old ones with the new value, so nothing else can change. Raises:
+    ValueError if no text has these tables, or if the given text is invalid. Cost: the lines squared.
     """
     expected = tomllib.loads(text)
-    if _value_at(expected, names) == value:
+    present = _value_at(expected, names)
+    if present == value and isinstance(present, bool) == isinstance(value, bool):  # True == 1
         return text
     expected = deepcopy(expected)
     table = expected
@@ -84,13 +85,20 @@ def with_value(text: str, names: tuple[str, ...], value: object) -> str:
         if not isinstance(table, dict):
             raise ValueError(f"`{name}` is not a table")  # noqa: TRY004 - the file is wrong, not the caller
     table[names[-1]] = value
-    for changed in _changed_texts(text, names, json.dumps(value, ensure_ascii=False)):
+    expected_text = _canonical(expected)
+    value_text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the character itself is not TOML
+    for changed in _changed_texts(text, names, value_text):
         try:
-            if tomllib.loads(changed) == expected:
+            if _canonical(tomllib.loads(changed)) == expected_text:
                 return changed
         except tomllib.TOMLDecodeError:
             continue
     raise ValueError(f"has no place for `{'.'.join(names)} = {value}`; change it by hand")
+
+
+def _canonical(tables: dict[str, Any]) -> str:
+    """Return a text that differs for True and 1, which are equal in Python."""
+    return json.dumps(tables, sort_keys=True, default=repr)
 
 
 def _value_at(tables: dict[str, Any], names: tuple[str, ...]) -> object:
@@ -104,18 +112,18 @@ def _changed_texts(text: str, names: tuple[str, ...], value_text: str) -> Iterat
     """Yield TOML texts that may have the new value in the right place, the smallest change first. The caller parses
     each and takes the first one that means the right tables."""
     key = names[-1]
-    for match in re.finditer(rf"""(["']?){re.escape(key)}\1[ \t]*=[ \t]*""", text):
+    for match in re.finditer(rf"""(["']?){re.escape(key)}\1[ \t]*=[ \t]*""", text):  # another value of the key
         value = _VALUE.match(text, match.end())
         if value is not None:
             yield text[: match.end()] + value_text + text[value.end() :]
     end = "\r\n" if "\r\n" in text else "\n"
     whole = text if not text or text.endswith("\n") else text + end
-    starts = [match.end() for match in re.finditer("\n", whole)]
-    for position in starts:
+    starts = [*(match.end() for match in re.finditer("\n", whole)), 0]  # the first line: before a table, if need be
+    for position in starts:  # a new line with the key
         yield f"{whole[:position]}{key} = {value_text}{end}{whole[position:]}"
-    for match in re.finditer(r"\{[ \t]*(\})?", text):
+    for match in re.finditer(r"\{[ \t]*(\})?", text):  # a new first entry of an inline table
         yield f"{text[: match.start()]}{{ {key} = {value_text}{' }' if match[1] else ', '}{text[match.end() :]}"
-    if len(names) > 1:
+    if len(names) > 1:  # a new table at the end
         yield f"{whole}{end}[{'.'.join(names[:-1])}]{end}{key} = {value_text}{end}"
-    for position in starts:
+    for position in starts:  # a new line with the names of tables and key, joined by dots
         yield f"{whole[:position]}{'.'.join(names)} = {value_text}{end}{whole[position:]}"

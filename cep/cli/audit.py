@@ -94,8 +94,8 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Heads:
-    """The known heads of an audit: number and hash of its last line, now or earlier, by the place that has the head.
-    The audit must have all these lines, so missing ones are found. `problems` are the faults of invalid heads."""
+    """The heads (number and hash of a last line) that places outside of an audit have noted, now or earlier, by place.
+    The audit must have all of these lines, or it was cut or changed. `problems` are the faults of invalid heads."""
 
     last: Head | None = None
     earlier_by_place: dict[str, Head] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Heads:
         first head with `is_last` must be the audit's last line; all others must be among its lines."""
         try:
             values = read()
-            if values is None:
+            if values is None:  # the place has noted no head yet
                 return
             head = read_head(values, place)
         except (StateCorruptError, StateFormatError) as error:
@@ -136,7 +136,7 @@ def _known_heads(options: argparse.Namespace) -> _Heads:
         heads.add(STATUS_FILE, lambda: read_document(folder / STATUS_FILE).get("audit"))
     if folder is not None and is_embedded(folder):
         target = target_of(folder)
-        for number in checkpoint_numbers(target)[-1:]:  # lines may have come after this checkpoint
+        for number in checkpoint_numbers(target)[-1:]:  # the newest, if there is one; later lines may follow its head
             read = partial(_checkpoint_head, target, number)
             heads.add(f"checkpoint {number}", read, is_last=False)
     return heads
@@ -189,7 +189,7 @@ def _print_lines(lines: Iterator[Line], console: Console) -> None:
             people = _people(values)
         except (ValueError, TypeError, RecursionError):
             values, cells, people = {"reason": "cannot be read"}, [line.place, "", "", ""], ""
-        outcome = str(values.get("cause") or values.get("outcome", ""))
+        outcome = str(values.get("cause") or values.get("outcome", ""))  # a refusal has a cause
         table.add_row(cells[0].lstrip("0"), *cells[1:], outcome, people, str(values.get("reason", "")))
     console.print(table)
 

@@ -96,19 +96,19 @@ _MORE: _Columns = {
 
 def print_figures(figures: Backtest, console: Console) -> None:
     """Print a line about the history, then figures of each rule and of all together: as sent, and of all matches."""
-    about = figures.about
+    about = figures.about  # facts about the history, by name
     console.print(
         f"{about['events']:,} events of {about['days']:,} days; {about['frauds']:,} frauds with "
         f"{about['fraud_events']:,} events are known as of {about['as_of']}"
     )
-    if about["episodes"]:
+    if about["episodes"]:  # a text that says which labelled events are one fraud
         console.print(f"a fraud is all {about['episodes']} (--episodes)", markup=False)
     if about["fraud_events_immature"]:
         console.print(f"{about['fraud_events_immature']:,} events of frauds are too recent to count")
     if about["labels_without_event"]:
         console.print(f"{about['labels_without_event']:,} labels are of no event of this history")
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in about["matches_not_sent"].items())
-    every = (*figures.rules, figures.together)
+    every = (*figures.rules, figures.together)  # each rule, then all rules together
     _print_table(
         f"as sent{f' ({reasons} are not)' if reasons else ', which are all matches'}", every, _COLUMNS, console
     )
@@ -161,8 +161,8 @@ def add_arguments_prune(parser: Parser) -> None:
 
 
 def run_prune(options: argparse.Namespace) -> int:
-    """Print the rules that could be removed: others find their frauds, or their alerts cost more than only they find.
-    Rules in shadow send no alerts and are spared. Return 1 if there are any, or too many records were rejected."""
+    """Print the rules that could go: others find their frauds, or their alerts cost more than the frauds that only they
+    find. Shadow rules send no alerts and stay. Return 1 if a rule could go, or too many records were rejected."""
     if not 0 <= options.tolerance < 1:
         raise UsageError(f"--tolerance {options.tolerance}: a share of the frauds, like 0.01")
     if options.alert_cost is not None and not options.alert_cost >= 0:
@@ -196,10 +196,10 @@ def _print(pruned: Pruned, console: Console) -> None:
     for each in pruned.removed:
         numbers = (
             f"{each.frauds:,}",
-            f"{each.adds:,}",
+            f"{each.adds:,}",  # frauds that no remaining rule finds
             f"{each.adds_money:,.2f}",
             f"{each.alerts:,}",
-            f"{each.wrong:,}",
+            f"{each.wrong:,}",  # alerts that are about no fraud
         )
         table.add_row(each.rule, *numbers)
     print_whole(table, console)

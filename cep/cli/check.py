@@ -19,7 +19,7 @@ from cep.lang.syntax import PatternSyntax
 from cep.lists.store import ListStore
 from cep.nfa.compile import compilable
 from cep.rulebook.deploy import deploy
-from cep.rulebook.files import read_lists, read_rules, root_of_rules
+from cep.rulebook.files import read_lists, read_rule_file, read_rules, root_of_rules
 
 HELP = """\
 Check pattern files: every mistake of every file, with its place and the nearest valid name. In a folder, rule files are
@@ -100,7 +100,7 @@ def _expanded(paths: list[str]) -> tuple[list[Path], dict[Path, list[str]]]:
         patterns += here
         for table in tables:
             rules.setdefault(table.parent, []).append(table.name)
-    return patterns, rules
+    return list(dict.fromkeys(patterns)), {folder: list(dict.fromkeys(names)) for folder, names in rules.items()}
 
 
 def _is_rule_file(path: Path) -> bool:
@@ -118,8 +118,11 @@ def _problems(folder: Path, names: list[str]) -> list[str]:
         return [f"{folder / name}: there is no such file" for name in missing]
     records, problems = read_rules(folder)
     store = ListStore()
-    lists, _ = read_lists(folder, store)
+    lists, list_problems = read_lists(folder, store)
     records = [r.model_copy(update={"status": "shadow"}) if r.status == "draft" else r for r in records]
-    wrong = [problem for problem in problems if Path(problem.split(": ")[0]).name in names]
+    files = [folder / name for name in names]
+    files += [folder / rule.file for file in files if (rule := read_rule_file(file)) is not None]  # declare lists
+    beginnings = tuple(f"{file}: " for file in files)
+    wrong = [problem for problem in dict.fromkeys([*problems, *list_problems]) if problem.startswith(beginnings)]
     refused = deploy([*lists, *records], store).set_aside
     return wrong + [f"{folder / r.rule_id}.toml: {r.full_reason}" for r in refused if f"{r.rule_id}.toml" in names]

@@ -35,11 +35,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a draft declaration for the files, and the flags to read them with. Return 0."""
-    stem = options.events.name.partition(".")[0].lower()
+    stem = options.events.name.partition(".")[0].lower()  # the event type is named after the file
     name = options.name or _NO_NAME.sub("_", stem).strip("_0123456789") or "record"
-    csv_values = [getattr(options, option) or "" for option in _CSV_FLAGS]
+    csv_values = [getattr(options, option) or "" for option in _CSV_FLAGS]  # "": to be detected
     drafted = describe(str(options.events), name, form_of_flags(*csv_values))
-    flags = [("--columns", f"{field}={column}") for field, column in drafted.columns.items()]
+    flags = [("--columns", f"{field}={column}") for field, column in drafted.columns.items()]  # then: how values look
     flags += [(_FLAGS.get(kind, f"--{kind.replace('_', '-')}"), value) for kind, value in drafted.forms.items()]
     if flags:
         printed(f"# read it with: {' '.join(f'{flag} {shlex.quote(value)}' for flag, value in flags)}")

@@ -142,6 +142,6 @@ def print_changes(comparison: Comparison, examples_count: int, console: Console)
         for rule_id, of_rule in sorted(by_rule.items()):
             console.print(Text(f"{title} {len(of_rule):,} of {rule_id}", style=style))
             for alert in of_rule[:examples_count]:
-                detected_at = str(alert["detected_at"])[:19]
+                detected_at = str(alert["detected_at"])[:19]  # date and time, to the second
                 events = ", ".join(event["event_id"] for event in alert["events"])
                 console.print(f"  {detected_at}  {alert['key']}  {alert['message']}  [{events}]", markup=False)

@@ -93,15 +93,15 @@ def link_targets(path: Path) -> list[Path]:
 
 
 def rewrite_links(text: str, path: Path, change: Callable[[Path, str], str | None]) -> str:
-    """Change the links of a page's text, but not of its code. `change(target, anchor)` may return None: words stay."""
+    """Change the links of a text, but not of its code. `change` gives a new target, or None to keep only the words."""
 
     def changed(link: re.Match[str]) -> str:
         words, target = link[1], link[2]
         if "://" in target or target.startswith("#"):
             return link[0]
         file, _, anchor = target.partition("#")
-        fresh = change(Path(os.path.normpath(path.parent / file)), f"#{anchor}" if anchor else "")
-        return words.strip("[]!") if fresh is None else f"{words}({fresh})"
+        new_target = change(Path(os.path.normpath(path.parent / file)), f"#{anchor}" if anchor else "")
+        return words.strip("[]!") if new_target is None else f"{words}({new_target})"  # `![` begins a picture
 
     parts = _FENCE.split(text)
     return "".join(part if part.startswith("```") else _LINK.sub(changed, part) for part in parts)
@@ -113,7 +113,7 @@ def assemble(folder: Path) -> None:
     for name, path in page_paths().items():
         here = (folder / name).parent
 
-        def fresh(target: Path, anchor: str, here: Path = here) -> str | None:
+        def new_target(target: Path, anchor: str, here: Path = here) -> str | None:
             page = by_path.get(target) or by_path.get(target / "README.md")
             if page is not None:
                 return os.path.relpath(folder / f"{page}.md", here) + anchor
@@ -121,7 +121,7 @@ def assemble(folder: Path) -> None:
                 return os.path.relpath(folder / target.relative_to(DOCS), here) + anchor
             return None
 
-        text = rewrite_links(path.read_text(encoding="utf-8"), path, fresh)
+        text = rewrite_links(path.read_text(encoding="utf-8"), path, new_target)
         replace_file(folder / f"{name}.md", text.encode())
     for picture in sorted(DOCS.rglob("*.svg")):
         target = folder / picture.relative_to(DOCS)
@@ -198,7 +198,7 @@ def _serve(port: int) -> None:
         handler = partial(SimpleHTTPRequestHandler, directory=folder)
         try:
             server = ThreadingHTTPServer((_HOST, port), handler)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # the latter for a number that no port has
             raise UsageError(f"cannot listen at {_HOST}:{port}: {error}; give --serve another port") from error
         with server:
             printed(f"the pages are at http://{_HOST}:{server.server_port}/, ctrl-C ends it")
@@ -234,7 +234,7 @@ def _html_page(name: str, text: str, titles: dict[str, str]) -> str:
     for heading, inline in pairwise(tokens):
         if heading.type == "heading_open":
             heading.attrSet("id", anchor_of(inline.content))
-    _lead_to_html(tokens)
+    _lead_to_html(tokens)  # links to pages end with .html in place of .md
     body = markdown.renderer.render(tokens, markdown.options, {})
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(titles[name])}</title>\n'

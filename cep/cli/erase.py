@@ -94,7 +94,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Erase keys. Return 0, or 1 if something still has a key's bytes, or the audit's topic lacks the line about it."""
+    """Erase keys. Return 0, or 1 if a key is left, a place was not searched, or the audit's topic lacks a line."""
     use_secrets_file(options.secrets)
     key_texts = [*options.key, *_lines(options.keys_file)]
     if not key_texts:
@@ -104,6 +104,10 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"there is no folder {folder}")
     if options.audit is not None and (options.checkpoint or not options.audit.is_dir()):
         raise UsageError(f"--audit {options.audit} needs --savepoint, and a folder of dead letters")
+    for place in (folder, options.audit) if options.audit is not None else (folder,):
+        for path in place.rglob("*"):
+            if path.is_symlink():  # the renames below would replace the link, and its target would keep the key
+                raise UsageError(f"{path} is a link; put the real file or folder in its place")
     if options.checkpoint and not is_embedded(folder):
         raise UsageError(
             f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
@@ -143,7 +147,7 @@ class _ErasureRequest:
     sign_with: Path | None
 
     def digests(self, job: Job, key_texts: Collection[str]) -> list[str]:
-        """Return the signed digests of the keys, for the audit; none if the job takes unsigned changes."""
+        """Return the hashes of the keys that two people have signed, for the audit; none for a job without signers."""
         if job.trust is None:
             return []
         if self.request is None:
@@ -207,12 +211,13 @@ def _lines(path: Path | None) -> list[str]:
 
 
 def _keys(job: Job, key_texts: Sequence[str]) -> dict[KeyDomain, set[str]]:
-    """Return the keys to erase by domain (names of the key's fields), as events have them: a protected field as tokens,
-    one for each secret. Raises: UsageError without quoting a value."""
+    """Return the keys to erase, as events have them, by domain (names of the key's fields). A protected field's value
+    becomes tokens (keyed hashes), one for each secret. Raises: UsageError that does not quote a value."""
     keys: dict[KeyDomain, set[str]] = {}
-    for number, text in enumerate(key_texts, 1):
-        parts = dict(part.partition("=")[::2] for part in text.split(","))
-        domain = next((domain for domain in job.domains if set(domain) == set(parts)), None)
+    for number, text in enumerate(key_texts, 1):  # messages name a key by its number, because its text is secret
+        pairs = [part.partition("=")[::2] for part in text.split(",")]
+        parts = dict(pairs)
+        domain = next((domain for domain in job.domains if sorted(domain) == sorted(name for name, _ in pairs)), None)
         if domain is None or not all(parts.values()):
             domains = " or ".join(",".join(f"{name}=…" for name in domain) for domain in job.domains)
             raise UsageError(f"key {number} is none of this job: write {domains}")
@@ -226,6 +231,7 @@ def _erase_job(
 ) -> tuple[Erased, list[bytes], list[bytes]]:
     """Erase keys from a stopped job: copy its savepoint without the keys, and load the copy into a new job folder.
     Return the erased items, the texts to search for, and audit lines that the topic or the user is still to get."""
+    folder = folder.resolve()  # not a link to it, which would be renamed in its place
     job = read_job(folder)
     if job is None:
         raise UsageError(f"{folder} has no job")
@@ -249,11 +255,11 @@ def _erase_job(
         _append_audit(scratch / "job" / "dead_letters", erased.audit)
         unwritten = []
     target = target_of(folder)
-    if target.url != default_target(folder).url:  # its older checkpoints have the key, and a start takes the newest
-        for part in ("", "files"):
+    if target.url != default_target(folder).url:  # checkpoints elsewhere have the key, and a start would use them
+        for part in ("", "files"):  # the checkpoints, and the folder of the files that they name
             for name in list(target.sizes(part)):
                 target.remove(f"{part}/{name}" if part else name)
-    folder.rename(scratch / "gone")
+    folder.rename(scratch / "gone")  # the old job: the caller deletes `scratch`
     (scratch / "job").rename(folder)
     return erased, ways_to_write(key_texts), unwritten
 
@@ -261,9 +267,10 @@ def _erase_job(
 def _erase_saved(
     folder: Path, scratch: Path, erasure: _ErasureRequest, audit: Path | None
 ) -> tuple[Erased, list[bytes], list[bytes]]:
-    """Erase keys from a savepoint by a copy that takes its place, and from the dead letters and audit lines in `audit`.
-    Return the erased items, the texts to search for, and the audit's new lines, which a savepoint does not keep."""
-    source = Target(str(folder.resolve()))
+    """Replace a savepoint by a copy without the keys, and the dead letters and audit lines in `audit` likewise. Return
+    the erased items, the texts to search for, and the new lines of the audit, for which a savepoint has no place."""
+    folder = folder.resolve()  # as in `_erase_job`
+    source = Target(str(folder))
     payload = payload_in(open_savepoint(source, scratch / "payload"))
     job = Job.from_json(payload.job)
     keys = _keys(job, erasure.keys)
@@ -271,9 +278,10 @@ def _erase_saved(
     digests = erasure.digests(job, key_texts)
     copied = _Copied() if audit is None else _copy_dead_letters(audit, scratch / "letters", key_texts)
     erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys, copied.emptied, digests)
-    folder.rename(scratch / "gone")
+    folder.rename(scratch / "gone")  # the old savepoint: the caller deletes `scratch`
     (scratch / "after").rename(folder)
     if audit is not None:
+        erased.removed["lines of dead letters"] += copied.left_out
         erased.removed["texts of the audit"] += len(copied.emptied)
         for path in sorted(path for path in (scratch / "letters").rglob("*") if path.is_file()):
             shutil.move(path, audit / path.relative_to(scratch / "letters"))
@@ -290,8 +298,8 @@ class _Copied:
 
 
 def _copy_dead_letters(folder: Path, into: Path, key_texts: Collection[str]) -> _Copied:
-    """Copy a folder of dead letters without the letters about the keys. Lines of the audit stay; a line about a snooze
-    (suppressed alerts) of such a key loses its texts."""
+    """Copy a folder of dead letters without the letters about the keys. Lines of the audit are copied, too, but a line
+    about a snooze (suppressed alerts) of such a key loses its texts."""
     copied = _Copied()
     for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
         copy = into / path.relative_to(folder)
@@ -301,9 +309,9 @@ def _copy_dead_letters(folder: Path, into: Path, key_texts: Collection[str]) -> 
                 if is_audit(line):
                     copied.has_audit = True
                     if snoozed_key(str(texts_of(line.rstrip(b"\n")).get("of", ""))) in key_texts:
-                        number, stays = without_texts(line)
+                        number, emptied_line = without_texts(line)
                         copied.emptied.add(number)
-                        others.write(stays + b"\n")
+                        others.write(emptied_line + b"\n")
                         continue
                 elif _is_about(line, key_texts):
                     copied.left_out += 1
@@ -314,11 +322,11 @@ def _copy_dead_letters(folder: Path, into: Path, key_texts: Collection[str]) -> 
 
 
 def _is_about(line: bytes, key_texts: Collection[str]) -> bool:
-    """Return True if a dead letter or its record has a key as a whole value; as a whole word if it is not JSON."""
+    """Return True if a value of a dead letter or of its record is a key; in a text that is not JSON, if a word is."""
     try:
         letter = json.loads(line)
         record = letter.pop("record", None)
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError, TypeError, RecursionError):  # `pop` of a text or a list
         return names_key(line.decode("utf-8", "backslashreplace"), key_texts)
     if any(value in key_texts for value in _values(letter)):
         return True
@@ -360,8 +368,8 @@ def _begins_audit(lines: Sequence[bytes]) -> bool:
 
 
 def _files_with(folder: Path, searched_texts: Sequence[bytes]) -> tuple[list[Path], list[str]]:
-    """Search files for the bytes of keys. Return the files that have them, and the files that cannot be searched: not
-    readable, or with tokens (in place of values) of another secret, which may stand for the same keys."""
+    """Search files for the texts of keys. Return the files that have one, and the files that cannot be searched:
+    unreadable ones, and files with tokens (hashes of values) of another secret, which may stand for the same keys."""
     files_left: list[Path] = []
     unsearched: list[str] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):

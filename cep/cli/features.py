@@ -57,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
         text if match is None else match[1]: text if match is None else match[2]
         for text, match in zip(options.expressions, named, strict=True)
     }
+    if len(expressions) < len(options.expressions):
+        raise UsageError(f"two columns have the same name; name each of {', '.join(expressions)} once")
     by = () if options.by is None else tuple(field.strip() for field in options.by.split(","))
     columns, tz, forms = given_forms(options)
     zone = options.tz or tz

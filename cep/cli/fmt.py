@@ -4,6 +4,7 @@ Tested by: tests/cli/test_authoring.py
 """
 
 import argparse
+import io
 import re
 import sys
 from pathlib import Path
@@ -70,6 +71,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stream(check: bool) -> int:
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):  # a pattern is UTF-8 in every locale
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     text = sys.stdin.read()
     formatted, mistakes = format_text(text, "<stdin>")
     if formatted is None:
@@ -186,7 +190,7 @@ def add_arguments_new(parser: Parser) -> None:
 
 
 def run_new(options: argparse.Namespace) -> int:
-    """Write a new pattern or rule file. Raises: UsageError for an invalid name, or if the file exists."""
+    """Write a new pattern file. Raises: UsageError for an invalid name, for no folder, or if the file exists."""
     name = options.name
     if _NAME.fullmatch(name) is None or name in RESERVED:
         raise UsageError(

@@ -189,7 +189,7 @@ def run_sign(options: argparse.Namespace) -> int:
             console.print(str(contradiction), markup=False, style="red")
         if contradictions:
             return 1
-        change = with_lists(options.rules, _started(record, options.effective_at))
+        change = with_lists(options.rules, _started(record, options.effective_at))  # names the entries of its lists
     key = private_key(settings.publish.sign_with)
     signed = sign(change, key, trust.rule_set, version_before(options.rules, change))
     path = change_path(options.rules, signed)
@@ -220,7 +220,7 @@ def run_approve(options: argparse.Namespace) -> int:
     for record in records:
         if record.signed is None:
             raise UsageError(f"{options.change} has no author's signature; its author runs `cep rules sign`")
-        # One signature is needed here: the author's must be valid by itself, before another person approves.
+        # The author's signature must be valid, judged alone: without the approval, and as if one person were enough.
         refusal = reason_against(_of_author(record), trust.asking_one())
         if refusal is not None:
             raise UsageError(f"{options.change}: {refusal.reason}")
@@ -254,7 +254,7 @@ def store_signed(records: list[Signable], path: Path, trust: Trust, console: Con
     Raises: UsageError if a signature does not count.
     """
     refusal = reason_against(records[0], trust)
-    is_open = refusal is not None and refusal.cause == "unsigned"
+    is_open = refusal is not None and refusal.cause == "unsigned"  # another person must sign, too
     if refusal is not None and not is_open:
         raise UsageError(f"{path.name}: {refusal.reason}")
     write_change(path, records)

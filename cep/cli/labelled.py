@@ -73,8 +73,6 @@ def add_label_terms(parser: Parser) -> None:
 
 def terms_of(options: argparse.Namespace) -> Terms:
     """Return the terms of a backtest from the flags. Raises: UsageError."""
-    if options.cores < 1:
-        raise UsageError(f"--cores is 1 or more, not {options.cores}")
     try:
         as_of_ms = None if options.as_of is None else utc_ms(options.as_of)
         maturity_ms = None if options.maturity is None else duration_ms(options.maturity)

@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace, console: Console, errors: Console) -> int:
-    """Compare the alerts of a job's history with the alerts when late and repaired events are added."""
+    """Replay a history as the job matched it, then with its late events and repaired records; compare the alerts."""
     counts, late_ids = _read_dead_letters(options.letters)  # letters by code; ids of events that came too late
     deployment = deployed_folder(options.rules, errors)
     dedup_ms = length_ms("--dedup", options.dedup)
@@ -187,7 +187,7 @@ def _with_repaired(records: Records, originals_count: int, schema: Schema) -> Pi
 def _read_dead_letters(path: Path) -> tuple[Counter[str], pa.Array]:
     """Count letters (not lines of the audit) by code, and return the ids of late events. Raises: UsageError."""
     counts: Counter[str] = Counter()
-    late: dict[str, None] = {}  # a late event has a letter for each of its keys
+    late: dict[str, None] = {}  # the ids of late events, each of which has a letter for each of its keys
     for line in _lines(path):
         if is_audit(line):
             continue
@@ -199,7 +199,7 @@ def _read_dead_letters(path: Path) -> tuple[Counter[str], pa.Array]:
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} has a line that is no dead letter; name the folder of dead letters") from error
         is_late = code == _LATE and isinstance(event_id, str)
-        counts[code] += not (is_late and event_id in late)
+        counts[code] += not (is_late and event_id in late)  # so a late event counts once
         if is_late:
             late[event_id] = None
     return counts, pa.array(list(late), TEXT)
@@ -294,10 +294,10 @@ def read_refused(options: argparse.Namespace) -> Iterator[RefusedLetter]:
     for path, line in lines:
         try:
             letter = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
+            if isinstance(letter, dict) and letter.get("code") == CODE:
+                yield RefusedLetter(letter["sink"], letter["reason"], letter["record"].encode(), path, line)
+        except (orjson.JSONDecodeError, KeyError, AttributeError) as error:
             raise UsageError(f"{path or where} has a line that is no dead letter; name the dead letters") from error
-        if isinstance(letter, dict) and letter.get("code") == CODE:
-            yield RefusedLetter(letter["sink"], letter["reason"], letter["record"].encode(), path, line)
 
 
 def _distinct(refusals: Iterator[RefusedLetter]) -> list[RefusedLetter]:
@@ -325,4 +325,6 @@ def _forget(where: Path, sink: str, records: set[bytes]) -> None:
 
 def _is_of(line: bytes, sink: str, records: set[bytes]) -> bool:
     letter = orjson.loads(line)
-    return letter.get("code") == CODE and letter["sink"] == sink and letter["record"].encode() in records
+    if not isinstance(letter, dict) or letter.get("code") != CODE:
+        return False
+    return letter["sink"] == sink and letter["record"].encode() in records

@@ -131,6 +131,6 @@ def run_plan(options: argparse.Namespace, color: bool) -> int:
 
 def _value(text: str) -> object:
     """Read a value as a rule file would: whole numbers and truth values as such, other values as text."""
-    if text.lstrip("-").isdigit():
+    if text.removeprefix("-").isdecimal():
         return int(text)
     return text == "true" if text in ("true", "false") else text

@@ -25,6 +25,7 @@ from cep.cli.topics import (
     last_status,
     published,
     read_ledger,
+    read_places,
     rules_of_folder,
     send,
     sign_if_needed,
@@ -34,11 +35,10 @@ from cep.cli.topics import (
 from cep.cli.verbs import Parser
 from cep.lang.show import show_time
 from cep.lists.entries import TEXT, is_kind, keys_of, read_entries
-from cep.model.rule import ListRecord
+from cep.model.rule import ListRecord, name_problem
 from cep.rulebook.files import declared_lists
 from cep.rulebook.outcome import ListReport
 from cep.rulebook.publish import next_version, refusal_of_values, replacing, running_lists, superseded_keys
-from cep.runners.control_topic import read_control_topic
 
 HELP = """\
 Show the lists that the patterns of a folder's rules declare with a type, and change lists of a running job. A change
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 def send_lists(topics: Topics, changes: Sequence[ListRecord]) -> None:
     """Send list records. Remove the sent records that a replacement in force makes unnecessary."""
     send(topics, changes)
-    places = [(place.key, place.record) for place in read_control_topic(topics.control)[0]]
+    places = [(place.key, place.record) for place in read_places(topics)]
     forgotten = superseded_keys(places, int(time.time() * 1_000))
     if forgotten:
         topics.control.send((key, None) for key in forgotten)
@@ -115,8 +115,8 @@ def _show(options: argparse.Namespace, console: Console) -> int:
 def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] | None, console: Console) -> None:
     table = new_table(("list", "of", "version", "entries", "hash", "from", "waiting"), no_wrap=True)
     for _, report in sorted(running.items()):
-        starts = show_time(report.from_ms) if report.from_ms > 0 else "ever"
-        waiting = ", ".join(str(version) for version in report.waiting)
+        starts = show_time(report.from_ms) if report.from_ms > 0 else "ever"  # 0 or less: it had no start
+        waiting = ", ".join(str(version) for version in report.waiting)  # versions that start later
         table.add_row(
             report.name, report.of, str(report.version), f"{report.entries:,}", report.digest[:_SHORT], starts, waiting
         )
@@ -128,6 +128,8 @@ def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] 
 
 def _change(options: argparse.Namespace, console: Console) -> int:
     """Send a change of a list, and wait for the job's answer. Return 1 if an entry is wrong or the job refuses it."""
+    if (problem := name_problem("list", options.list)) is not None:
+        raise UsageError(problem)
     topics = topics_of(options, console)
     topic_records = published(topics)
     status = last_status(topics)

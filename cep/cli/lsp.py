@@ -71,7 +71,7 @@ class BoundedInput:
             return b""
         body = self._stream.read(size)
         try:
-            is_message = isinstance(json.loads(body), dict) if body else True
+            is_message = isinstance(json.loads(body), dict) if body else True  # b"" ends the session
         except (ValueError, RecursionError):
             is_message = False
         return body if is_message else b'{"jsonrpc": "2.0", "id": null, "method": ""}'
@@ -91,7 +91,7 @@ class EditorProtocol(LanguageServerProtocol):
             return self._refuse(data, JsonRpcInvalidRequest(f"`jsonrpc` is `{self.VERSION}`"))
         if not isinstance(data.get("method", ""), str) or not isinstance(data.get("id", 0), int | str | None):
             return self._refuse(data, JsonRpcInvalidRequest("`method` is a text, `id` a number or a text"))
-        if data.get("id", 0) is None or data.get("method") == "":
+        if data.get("id", 0) is None or data.get("method") == "":  # `BoundedInput` sends this if it read no JSON object
             return self._refuse(data, JsonRpcParseError("this is no request; send JSON-RPC 2.0"))
         try:
             return super().structure_message(data)
@@ -102,10 +102,10 @@ class EditorProtocol(LanguageServerProtocol):
     def handle_message(self, message: Any) -> None:
         """Handle a message, if it is valid, the session has begun, and its document is open."""
         method = getattr(message, "method", None)
-        if isinstance(message, dict):
+        if isinstance(message, dict):  # `structure_message` makes a message of each object that has `jsonrpc`
             self._refuse(message, JsonRpcInvalidRequest(f"`jsonrpc` is missing; it is `{self.VERSION}`"))
             return
-        if not hasattr(message, "jsonrpc"):
+        if not hasattr(message, "jsonrpc"):  # None: an invalid object, which is answered already
             return
         if self._workspace is None and isinstance(method, str) and method not in _BEFORE_INITIALIZE:
             request = {"id": message.id} if hasattr(message, "id") else {"method": method}
@@ -230,7 +230,7 @@ class _Texts:
         return TextDocument(uri, source, position_codec=workspace.position_codec)
 
     def path(self, uri: str) -> Path:
-        """Return the path of a document with all links resolved; a document without a file is in no folder."""
+        """Return the path of a document's file. A document without a file has its URI as a path, in no folder."""
         path = _path_of(uri)
         return Path(uri) if path is None else path
 
@@ -281,11 +281,11 @@ def pattern_files(folder: Path, *, below: bool = True) -> list[Path]:
     """
     paths: list[Path] = []
     folders = deque([folder])
-    looked_at = 0
-    while folders and looked_at < FOLDER_ENTRIES_MAX and len(paths) < IMPORTS_MAX:
+    seen_count = 0
+    while folders and seen_count < FOLDER_ENTRIES_MAX and len(paths) < IMPORTS_MAX:
         try:
             with os.scandir(folders.popleft()) as entries:
-                looked_at += _look(islice(entries, FOLDER_ENTRIES_MAX - looked_at), paths, folders if below else None)
+                seen_count += _look(islice(entries, FOLDER_ENTRIES_MAX - seen_count), paths, folders if below else None)
         except (OSError, ValueError):  # a folder that is gone or closed to us
             continue
     return sorted(paths)[:IMPORTS_MAX]
@@ -504,7 +504,7 @@ def _add_testing(served: LanguageServer, texts: _Texts) -> None:
 
     @served.command(_RUN_TEST)
     def run_tests(uri: str = "", name: str = "") -> dict[str, object]:
-        """Run tests of a document as it is in the editor. Show the result, and write the details to the log."""
+        """Run the tests of a document in the editor that `name` selects. Show the result, and log the details."""
         try:
             suite = run_checked(texts.checked(uri), name)
         except UsageError as error:

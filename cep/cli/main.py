@@ -5,6 +5,7 @@ Tested by: tests/cli/test_main.py
 
 import argparse
 import atexit
+import io
 import os
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from cep import __version__
-from cep.base.errors import CepError
+from cep.base.errors import CepError, UsageError
 from cep.base.exits import Exit, exit_of
 from cep.base.files import private_files
 from cep.base.process import missing_extra
@@ -62,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # `cep check … | head` is not a failure; without this the interpreter reports an error when it flushes at the
-        # end.
+        # `cep check … | head` is not a failure; without this the interpreter would report an error at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.CLEAN
     except Exception as error:  # noqa: BLE001 Python's own exit code for a bug is 1, which here means findings
@@ -71,6 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if missing is not None:
             _print_error(missing, name)
             return Exit.USAGE
+        if isinstance(error, OSError) and error.errno is not None and not os.environ.get(_DEBUG):
+            # A path that cannot be written, too long a name, a full disk: no verb foresees this for each of its files.
+            where = "" if error.filename is None else f"{error.filename}: "
+            print(visible(f"cep: {where}{error.strerror}; {_DEBUG}=1 prints the traceback"), file=sys.stderr)
+            return Exit.FAILED
         _report_bug(error)
         return Exit.FAILED
     return code
@@ -84,6 +89,7 @@ def entry() -> None:
     """
     code: int = Exit.FAILED
     sys.meta_path.insert(0, _PandasBlocker)  # a verb's modules load faster without it
+    mend_streams()
     try:
         code = main()
     except SystemExit as ended:  # argparse: help, or arguments that make no sense
@@ -94,6 +100,15 @@ def entry() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def mend_streams() -> None:
+    """Open the streams without which this process was started. A character that standard output lacks is escaped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _print_error(error: CepError, verb: str) -> None:
@@ -124,12 +139,16 @@ def _saved_traceback(error: Exception) -> str:
 
 
 def _run(name: str, verb: Verb, options: argparse.Namespace) -> int:
-    """Run a verb, after its modules are imported, and return its exit code. Files of a private verb are the owner's."""
+    """Import a verb, run it and return its exit code. Only the owner can read the files that a private verb writes."""
     run = verb.part("run")
     _PandasBlocker.remove()  # the start is over, which pandas would have slowed; from now on Arrow may import it
     if name == "check":  # it takes its arguments one by one, because Python code calls it, too
         findings: int = run(options.files, options.json, _is_colored(options.color))
         return findings
+    for flag in ("cores", "partitions"):
+        value = getattr(options, flag, None)
+        if value is not None and value < 1:
+            raise UsageError(f"--{flag} is 1 or more, not {value}")
     color = (_is_colored("auto"),) if verb.is_colored else ()
     if "cep.kernels.jit" in sys.modules:  # the verb uses kernels, which are compiled when they first run
         import_module("cep.runners.compiling").announce_compiling()
@@ -145,10 +164,9 @@ def _is_colored(choice: str) -> bool:
 
 
 def _asked(words: list[str]) -> tuple[str, Verb, list[str]]:
-    """Return the verb that the first words name, its whole name, and the other words. A name of 0.2 counts as its new
-    name.
+    """Return the whole name of the verb that the first words name, the verb, and the other words.
 
-    Without a verb, end with the help of the group or an error that names the nearest verb.
+    A name of cep 0.2 counts as its new name. Without a verb, end with the group's help, or name the nearest verb.
     """
     if words and words[0] in MOVED:
         print(f"cep {words[0]} is now cep {MOVED[words[0]]}", file=sys.stderr)

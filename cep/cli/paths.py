@@ -31,7 +31,10 @@ def pairs(texts: Iterable[str], flag: str, form: str) -> dict[str, str]:
     for name, sign, value in parted:
         if not name.strip() or not sign:
             raise UsageError(f"{flag} {name}{sign}{value}: write {form}")
-    return {name.strip(): value.strip() for name, _, value in parted}
+    named = {name.strip(): value.strip() for name, _, value in parted}
+    if len(named) < len(parted):
+        raise UsageError(f"{flag}: a name is given twice; give each of {', '.join(named)} once")
+    return named
 
 
 def printed(text: str, *, is_styled: bool = False) -> None:

@@ -269,18 +269,18 @@ class _RunningVersions:
     status: Mapping[str, Any] | None
 
     def differences(self, step: Step | ListStep) -> list[str]:
-        """Say how a changed rule differs from its running version, and tell the fate of its open runs."""
+        """Say how a changed rule differs from its running version, and if its open runs (partial matches) go on."""
         if not isinstance(step, Step) or step.kind != "changed" or not isinstance(step.record, UpsertRecord):
             return []
         rule_id, version = step.rule_id, self.running[step.rule_id].version
         before = on_topic(self.topic_records, rule_id, version) or in_git(self.directory, rule_id, version)
         if before is None:
             return [f"version {version} is neither on the control topic nor in git: what it was cannot be shown"]
-        # With the start of the running version, because another start does not change a rule.
+        # Both records get the start of the running version, because another start alone does not change a rule.
         lines = difference(before, step.record.model_copy(update={"effective_at": before.effective_at}))
-        # Both versions are in one rulebook, and the new one starts later, so that its report says which runs go on.
+        # A rulebook with both versions, of which the new one starts later, reports which runs go on.
         report = deploy([before, step.record.model_copy(update={"effective_at": _LATER_START})]).rulebook.report()
-        start = {"from_ms": step.record.effective_ms}
+        start = {"from_ms": step.record.effective_ms}  # the true start, in place of the later one
         rules = (
             {**asdict(rule), **start} for rule in report.rules if rule.version == step.record.version and rule.runs
         )

@@ -93,8 +93,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _add_job(parser: Parser) -> None:
-    """Declare the arguments that describe the live job: with --control the job whose alerts the replay repeats, with
-    --savepoint the job that goes on from the cut (the end of the replay). Rules run level by level."""
+    """Declare the arguments that describe the live job. With --control this is the job whose alerts the replay repeats.
+    With --savepoint it is the job that goes on from the cut, which is the end of the replay."""
     parser.declare(
         "--levels N",
         "levels of patterns that feed each other, as the live job's --levels: with --control, a record for which "
@@ -147,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
     findings = bool(problems or deployment.set_aside)
     if deployment.schema.protected:
         secret_keys()  # an error now, if they are not set
-    if not deployment.key_domains:
+    if not deployment.key_domains:  # each rule in force has one: the fields of its key
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
     ending = _ending(options)  # the cut at which --savepoint saves the state; None without it
@@ -232,17 +232,14 @@ def _check_numbers(options: argparse.Namespace) -> None:
         raise UsageError(
             "--to-the-end closes all windows, and --savepoint leaves them open for the job that goes on; give one"
         )
-    for name in ("cores", "partitions"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} is 1 or more, not {value}")
 
 
 def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Console) -> None:
     for problem in problems:
         errors.print(problem, markup=False, soft_wrap=True)
     if problems:
-        errors.print(with_page("the rules with a problem are left out", RULE_FILES), markup=False, soft_wrap=True)
+        outcome = "rules with a problem are left out; lists with a problem may lack entries"
+        errors.print(with_page(outcome, RULE_FILES), markup=False, soft_wrap=True)
     for rule in deployment.set_aside:
         line = f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}"
         errors.print(line, markup=False, soft_wrap=True)

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     terms = terms_of(options)
     folders = [options.rules] if options.against is None else [options.rules, options.against]
     deployments = [deployed_folder(folder, errors) for folder in folders]
-    names = _named(options)
+    names = _named(options)  # the rules whose thresholds are drawn; None: the default
     for name in names or ():
         one_rule(options.rules, name)  # an unknown rule is refused before the long work
     records = [given_events(options, each.schema) for each in deployments]
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         measure_files(each, events, options.labels, terms, errors)
         for each, events in zip(deployments, records, strict=True)
     ]
-    pieces_of = terms.period.reader(records[0])
+    pieces_of = terms.period.reader(records[0])  # reads the events again, in pieces
     replays = Replays(
         partial(one_rule, options.rules),
         pieces_of,

@@ -24,6 +24,7 @@ from cep.cli.topics import (
     running_rule,
     send,
     send_change,
+    short_text,
     topics_of,
     who,
     with_predecessor,
@@ -153,8 +154,9 @@ def run_snooze(options: argparse.Namespace) -> int:
     """Suppress a rule's alerts until a date. Return 0, or 1 if the job refuses it."""
     topics, records, _ = _topics_and_rule(options)
     until = utc_text(moment_ms("--until", options.until))
+    key = None if options.key is None else short_text("--key", options.key)
     unnumbered = SnoozeRecord(
-        id=options.rule, version=1, until=until, key=options.key, by=who(options), effective_at=effective_at(topics)
+        id=options.rule, version=1, until=until, key=key, by=who(options), effective_at=effective_at(topics)
     )
     reason = refusal_of_values(unnumbered, [*records, *rules_of_folder(topics)])
     if reason is not None:
@@ -167,6 +169,8 @@ def run_snooze(options: argparse.Namespace) -> int:
 def run_rollback(options: argparse.Namespace) -> int:
     """Put an earlier version of a rule in force again, under a new number. Return 0, or 1 if the job refuses it."""
     topics, records, running = _topics_and_rule(options)
+    if options.to > running.version:
+        raise UsageError(f"version {options.to} of {options.rule} is above {running.version}, which runs: publish it")
     earlier = on_topic(records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
     if earlier is None:
         raise UsageError(

@@ -114,7 +114,7 @@ def _versions(directory: Path, record: UpsertRecord, trust: Trust | None) -> lis
             if isinstance(signed, UpsertRecord | RollbackRecord):
                 upsert = signed.as_upsert() if isinstance(signed, RollbackRecord) else signed
                 digest = content_hash(upsert)
-                if content_hashes.setdefault(signed.version, digest) != digest:
+                if content_hashes.setdefault(signed.version, digest) != digest:  # not the version of the lock file
                     approvals[signed.version] = f"none: {path.name} is of another meaning"
                     continue
             content_hashes.setdefault(signed.version, signed.kind)  # a change without content, such as `retire`
@@ -302,7 +302,7 @@ def _record(options: argparse.Namespace) -> UpsertRecord:
     for record in records:
         if record.id == options.rule:
             return record
-    mistakes = [problem for problem in problems if Path(problem.split(": ")[0]).stem == options.rule]
+    mistakes = [problem for problem in problems if problem.startswith(f"{options.rules / options.rule}.toml: ")]
     raise UsageError("\n".join(mistakes) if mistakes else f"{options.rules} has no rule {options.rule}")
 
 
@@ -400,7 +400,7 @@ def run_bump(options: argparse.Namespace) -> int:
     version = max(record.version, options.above, *lock.get(record.id, ())) + 1
     path = options.rules / f"{record.id}.toml"
     try:
-        write_file(path, with_version(path.read_text(encoding="utf-8"), version).encode())
+        write_file(path, with_version(path.read_bytes().decode(), version).encode())
     except ValueError as error:
         raise UsageError(f"{path} {error}") from error
     raised = record.model_copy(update={"version": version})

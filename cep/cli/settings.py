@@ -59,14 +59,14 @@ def add_job_arguments(parser: Parser, section: str) -> None:
 
 
 def add_settings(group: argparse._ArgumentGroup, section: type[BaseModel], prefix: str) -> None:
-    """Declare a flag for each setting of a section that has one; it goes to `prefix` and the setting's name."""
+    """Declare a flag for each setting of a section that has one; the value goes to `prefix` + the setting's name."""
     for name, info in section.model_fields.items():
-        extra = extra_of(info)
+        extra = extra_of(info)  # the flag, the word for its value ("" without one), an example
         if not extra["flag"]:
             continue
         default = info.get_default()
-        is_list = default == ()
-        if default is False and not extra["metavar"]:
+        is_list = default == ()  # of such a setting the flag may be repeated
+        if default is False and not extra["metavar"]:  # the flag alone means True
             group.add_argument(
                 extra["flag"], dest=f"{prefix}{name}", action="store_const", const=True, help=info.description
             )

@@ -140,7 +140,7 @@ def _sent_alerts(options: argparse.Namespace, from_ms: int) -> Iterator[dict[str
     if servers is None:
         raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
     kafka = KafkaSettings(servers, tuple(settings.kafka.client_settings().items()))
-    # An alert is sent after its events; producers' clocks may be a little ahead.
+    # Alerts are sent after their events, so older records are skipped; producers' clocks may be a little ahead.
     since = "earliest" if from_ms <= EVENT_TIME_MS_MIN else utc_text(from_ms - AHEAD_MS_DEFAULT)
     begins, ends = offsets_of(kafka, [topic], since, "earliest")[topic], latest_offsets(kafka, [topic])[topic]
     for partition, end in sorted(ends.items()):

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         runs = list(runs_of_key(newest.pages, options.key, newest.programs))
         past = list(past_of_key(newest.pasts, options.key, newest.programs))
         return _print_key(options.key, runs, past, options.json)
-    from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415 as in `_session`
+    from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415 slow to import
 
     job = job_of(options.checkpoint)
     with _session("cep job state", "reading the state", 1) as session:
@@ -112,6 +112,7 @@ def _named(rule_id: str, version: int) -> str:
 
 
 def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -> None:
+    """Print the sizes of runs (partial matches) and of the past: panes are time slices, segments blocks of events."""
     if as_json:
         printed(json.dumps({**asdict(totals), "histories": [asdict(share) for share in past]}, indent=2))
         return
@@ -134,6 +135,7 @@ def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -
 
 
 def _print_busiest(busiest: Sequence[BusyKey], as_json: bool) -> int:
+    """Print the keys with the most runs (partial matches) of a rule, and how full the nearer limit is. Return 0."""
     if as_json:
         printed(json.dumps([asdict(busy) for busy in busiest], indent=2))
         return 0
@@ -286,7 +288,7 @@ def run_savepoint(options: argparse.Namespace) -> int:
         return 0
     if len(options.checkpoint) > 1:
         raise UsageError("a job on Spark has one checkpoint directory; several are those of `cep run`")
-    from cep.runners.spark.savepoint import save, save_for_both  # noqa: PLC0415 as in `_session`
+    from cep.runners.spark.savepoint import save, save_for_both  # noqa: PLC0415 slow to import
 
     if options.portable:
         with _session("cep job savepoint", "writing the savepoint", 2) as session:
@@ -305,7 +307,8 @@ def run_restore(options: argparse.Namespace) -> int:
     """Restore a savepoint into the new folder `options.checkpoint`, or list savepoints of Spark."""
     target = Target(options.source)
     change_payload = _change_of_payload(options, target)  # sets the watermark back, if flags say so
-    if embedded.has_savepoint(target) and options.checkpoint is not None:  # of `cep run`, or a portable one
+    is_portable = embedded.has_savepoint(target)  # of `cep run`, or a portable one of `cep live`
+    if is_portable and options.checkpoint is not None and options.name is None:
         if options.engine == "spark":
             if options.groups is not None:
                 raise UsageError("a job on Spark has all key groups; leave --groups out")
@@ -328,8 +331,13 @@ def run_restore(options: argparse.Namespace) -> int:
         )
 
     if options.list:
-        for name in savepoints(target):
+        names = savepoints(target)
+        if not names and not is_portable:
+            raise UsageError(f"{options.source} has no savepoints; make one with `cep job savepoint`")
+        for name in names:
             printed(name)
+        if is_portable:
+            printed("a portable savepoint, which has no name; leave --name out to restore it")
         return 0
     restored = restore(target, options.checkpoint, options.name)
     printed(f"{options.checkpoint} is {restored.name}, up to micro-batch {restored.batch_id}; start the job with it")
@@ -338,7 +346,7 @@ def run_restore(options: argparse.Namespace) -> int:
 
 def run_rescale(options: argparse.Namespace) -> int:
     """Divide a job's state among another number of tasks. Raises: UsageError, StateError."""
-    from cep.runners.spark.state import job_of, rescale  # noqa: PLC0415 as in `_session`
+    from cep.runners.spark.state import job_of, rescale  # noqa: PLC0415 slow to import
 
     if is_embedded(options.checkpoint):
         raise UsageError(

@@ -184,7 +184,7 @@ def _print(outcome: Suggested, precision: float, console: Console) -> None:
             each.name,
             f"{each.alerts:,}",
             *shares,
-            "–" if each.new is None else f"{each.new:,}",
-            show_ratio(each.chosen_for),
+            "–" if each.new is None else f"{each.new:,}",  # frauds that the rules of the folder do not find
+            show_ratio(each.chosen_for),  # on the second part of the time
         )
     print_whole(table, console)

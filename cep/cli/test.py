@@ -130,7 +130,7 @@ def _print_file(name: str, suite: Suite, console: Console) -> None:
 
 def _print_tested(tested: Verdict, console: Console) -> None:
     name = tested.test.name
-    if tested.outcome is Outcome.GAP:
+    if tested.outcome is Outcome.GAP:  # the test has `todo`: it may fail
         reason = f" ({tested.test.todo})" if tested.test.todo else ""
         passes = "" if tested.differences else "; it passes now, so `todo` can go"
         name = f"{name}{reason}{passes}"

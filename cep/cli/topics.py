@@ -17,6 +17,7 @@ from rich.console import Console
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.kafka import check_access
+from cep.base.limits import RULE_TEXT_CHARS_MAX
 from cep.base.text import utc_text
 from cep.cli.keys import private_key, store_signed
 from cep.cli.settings import add_setting_arguments, settings_of
@@ -40,7 +41,7 @@ from cep.rulebook.publish import (
 )
 from cep.rulebook.signers import given_trust
 from cep.rulebook.trust import Signable, Trust, reason_against, sign, with_nonce
-from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
+from cep.runners.control_topic import Place, read_control_topic, read_status, wait_for_status
 
 _TOKEN_BYTES = 6  # of a record's own key
 R = TypeVar("R", bound=Signable)
@@ -104,7 +105,22 @@ def published(topics: Topics) -> list[ControlRecord]:
     """Read the control records; none if the topic is not there yet. Raises: SourceError."""
     if topics.control.create():
         return []
-    return [place.record for place in read_control_topic(topics.control)[0]]
+    return [place.record for place in read_places(topics)]
+
+
+def read_places(topics: Topics) -> list[Place]:
+    """Read the control records, without the ones that cannot have their signatures from signers. Raises: SourceError.
+
+    Such a record changes nothing in the job. A publisher must not count its version, or remove a list's records because
+    of it. A key that has expired or was withdrawn may have signed a change that the job has taken.
+    """
+    places, trust = read_control_topic(topics.control)[0], topics.trust
+    return places if trust is None else [place for place in places if _may_be_taken(place.record, trust)]
+
+
+def _may_be_taken(record: ControlRecord, trust: Trust) -> bool:
+    refusal = None if isinstance(record, HeartbeatRecord) else reason_against(record, trust)
+    return refusal is None or refusal.cause == "not_allowed"
 
 
 def rules_of_folder(topics: Topics) -> list[UpsertRecord]:
@@ -132,18 +148,27 @@ def read_ledger(topics: Topics, records: Sequence[ControlRecord]) -> Ledger:
 
 
 def who(options: argparse.Namespace) -> str:
-    """Return who changes something: `--by`, or the name of the user."""
+    """Return who changes something: `--by`, or the name of the user. Raises: as `short_text`."""
     if options.by is not None:
-        return str(options.by)
+        return short_text("--by", str(options.by))
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container may run without a name
         return "unknown"
 
 
+def short_text(flag: str, text: str) -> str:
+    """Return a text that fits into a record. Raises: UsageError for another one, which no job could read."""
+    if not 0 < len(text) <= RULE_TEXT_CHARS_MAX:
+        raise UsageError(f"{flag} has {len(text)} characters; write 1 to {RULE_TEXT_CHARS_MAX}")
+    return text
+
+
 def with_predecessor(topics: Topics, record: R, ledger: Ledger) -> R:
-    """Return the record with its predecessor, its sender and the reason. Raises: UsageError for a card number in it."""
+    """Return the record with its predecessor, its sender and the reason. Raises: UsageError for a wrong reason."""
     options = topics.options
+    if options.why is not None:
+        short_text("--why", options.why)
     if hide_card_numbers(options.why or "") != (options.why or ""):
         raise UsageError("--why has a card number, which would stand in the topic; write the token, as alerts show it")
     update = {"changes": ledger.head(record), "by": who(options), "reason": options.why}
@@ -213,8 +238,8 @@ class Answer:
 
 
 def await_answer(topics: Topics, records: Sequence[Signable]) -> Answer:
-    """Wait until the job has answered these changes. Print the refused ones, and other people's changes with the
-    same version, of which the first on the topic counts. Raises: SourceError if the job does not answer."""
+    """Wait until the job has answered these changes. Print the refused ones, and changes that other people have sent
+    under the same versions: the first on the topic counts. Raises: SourceError if the job does not answer."""
 
     def is_done(status: dict[str, Any]) -> bool:
         return not acknowledged(status, records)[0]  # none is unanswered
@@ -280,7 +305,7 @@ def sign_if_needed(
         # Its approval takes a while: a start soon after now would be in the past.
         record = signable.model_copy(update={"effective_at": None}) if is_waiting else signable
         changes = [other for other in topic_records if not isinstance(other, HeartbeatRecord)]
-        # The signature covers the number and hash of the version before, but for a list.
+        # The signature covers the number and hash of the version before; a signed list says nothing of it.
         previous = (0, "") if isinstance(record, ListRecord) else last_of(changes, record)
         signed.append(sign(record, key, trust.rule_set, previous))
     path = signers_file.parent / change_path(Path(), signed[0]).name  # for the person who approves
@@ -297,7 +322,7 @@ def send_change(topics: Topics, record: Signable, topic_records: Sequence[Contro
 
 
 def signed_rules(topics: Topics, changes: Sequence[Change]) -> tuple[list[Change], int]:
-    """Return the signed changes of rules, from files, and how many lack signatures; print a line for each of these."""
+    """Return the signed changes of rules, from files, and how many are unsigned; print a line for each unsigned one."""
     trust = topics.trust
     if trust is None:
         return list(changes), 0
@@ -316,16 +341,19 @@ def signed_rules(topics: Topics, changes: Sequence[Change]) -> tuple[list[Change
 
 
 def signed_lists(topics: Topics, changes: Sequence[ListRecord]) -> tuple[list[ListRecord], int]:
-    """Return the signed changes of lists, from files, and how many lists lack them; print a line for each of these."""
+    """Return the signed changes of lists, from files, and how many lists have none; print a line for each such list."""
     trust = topics.trust
     if trust is None:
         return list(changes), 0
     signed: list[ListRecord] = []
-    for record in changes:
+    missing: set[str] = set()
+    for record in changes:  # a list has a record for each of its parts
         path = change_path(topics.options.rules, record)
         stored = read_change(path) if path.exists() else []
-        signed += [other for other in stored if isinstance(other, ListRecord) and _same_entries(other, record)]
-    missing = {record.id for record in changes} - {r.id for r in signed if reason_against(r, trust) is None}
+        same = [other for other in stored if isinstance(other, ListRecord) and _same_entries(other, record)]
+        if all(reason_against(other, trust) is not None for other in same):
+            missing.add(record.id)
+        signed += same
     for name in sorted(missing):
         step = f"run `cep lists replace {name} --from FILE --sign-with FILE`"
         topics.console.print(f"list {name}: nobody has signed its entries; {step}", markup=False, style="red")

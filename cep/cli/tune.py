@@ -126,7 +126,7 @@ def _print_tried(tuned: Tuned, console: Console) -> None:
     """Print the settings, the best on train first, and the present one. `aim` is the value of the objective."""
     columns = tuned.tried
     names = [name for name in columns if name in tuned.present]
-    ranks = [float("-inf") if value is None else value for value in columns["train_value"]]
+    ranks = [float("-inf") if value is None else value for value in columns["train_value"]]  # None: over the budget
     order = sorted(range(tuned.settings_count), key=ranks.__getitem__, reverse=True)
     (present_row,) = (row for row in order if all(columns[name][row] == tuned.present[name] for name in names))
     shown = order[:_SHOWN] if present_row in order[:_SHOWN] else [*order[: _SHOWN - 1], present_row]

@@ -23,17 +23,17 @@ from cep.base.text import nearest_name
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb: its line in the help, its module, its page, and the suffix of `run`, `add_arguments` and `HELP` there.
+    """A verb: its line in the help, its module, its page, and the end of the names `run`, `HELP` and so on there.
 
     The module is imported when the verb is used: a job should not wait for the imports of other verbs. Its `run`
-    returns the exit code, and raises errors of the tree in base/errors.py. An error about wrong arguments names the
-    page; it is None if the messages of the verb name pages themselves.
+    returns the exit code, and raises CepErrors. An error about wrong arguments names the page, which is None if the
+    messages of the verb name pages themselves.
     """
 
     line: str
     module: str
     page: str | None
-    suffix: str = ""
+    suffix: str = ""  # like `_prune` for `run_prune`, `add_arguments_prune` and `HELP_PRUNE`
     is_colored: bool = False
     is_private: bool = False  # its output contains events or state, and only the owner may read it
 

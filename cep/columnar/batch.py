@@ -53,7 +53,7 @@ class EventBatch:
 
     Shapes: all of length N. key and event_id are text without nulls; event_type int16 is an index of the schema's event
     types; time_ms int64 is event time, UTC; columns hold every field of the schema but id and time. order int64[N, 3]
-    orders the events of one millisecond before their arrival does (order.py); None if arrival alone does.
+    has three numbers an event that decide between events of one millisecond (order.py); None: arrival alone decides.
     """
 
     key: pa.Array
@@ -246,7 +246,7 @@ def decode_table(data: bytes) -> pa.RecordBatch:
     magic, version, checksum = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise StateCorruptError(f"a block begins with {magic!r}, not {_MAGIC!r}; the bytes are not ours")
-    if version not in (_WITHOUT_ORDER, FORMAT_VERSION):
+    if version not in (_WITHOUT_ORDER, FORMAT_VERSION):  # 1 and 2
         raise StateFormatError(
             f"a block has format {version}, this build reads {FORMAT_VERSION} and earlier ones; "
             "start from an empty checkpoint, or read it with the build that wrote it"
@@ -257,7 +257,7 @@ def decode_table(data: bytes) -> pa.RecordBatch:
     try:
         with pa.ipc.open_stream(body) as reader:
             batch = reader.read_next_batch()
-            batch.validate()  # lengths and buffers; the values themselves are as their writer's checksum says
+            batch.validate()  # of lengths and buffers; the checksum has covered the values
             return batch
     except (pa.ArrowException, StopIteration, OSError) as error:
         reason = str(error).partition("\n")[0] or "it is empty"

@@ -38,14 +38,14 @@ def is_bytes(type_: pa.DataType) -> bool:
 def whole_numbers(source: pa.Array) -> pa.Array:
     """Read whole numbers from big-endian bytes in two's complement, or from base64 of them: "BBo=" means 1050.
 
-    Debezium sends decimals so (`decimal.handling.mode=precise`). Returns: int64, null for others. Cost: O(bytes).
+    Debezium sends such decimals (`decimal.handling.mode=precise`). Returns int64, null for others. Cost: O(bytes).
     """
     if is_bytes(source.type):
         return _of_bytes(source.cast(pa.large_binary()))
     offsets, data = text_buffers(source.cast(TEXT))
     lengths = np.diff(offsets)
-    data = np.append(data, np.uint8(0))
-    last = np.maximum(offsets[1:] - 1, 0)
+    data = np.append(data, np.uint8(0))  # an empty last text begins at this byte, not behind the end
+    last = np.maximum(offsets[1:] - 1, 0)  # the last character of each text; `=` there is padding
     pads = (data[last] == ord("=")).astype(np.int64) + (data[np.maximum(last - 1, 0)] == ord("=")) * (lengths > 1)
     counts = lengths - pads  # characters of six bits each
     fits = (lengths % 4 == 0) & (counts >= 2) & (counts <= _CHARACTERS_MAX) & (pads <= 2)
@@ -58,7 +58,7 @@ def whole_numbers(source: pa.Array) -> pa.Array:
         shifted = (bits << step.astype(np.uint64)) | (np.maximum(value, 0) >> (6 - step)).astype(np.uint64)
         bits = np.where(is_used & fits, shifted, bits)
     unused = (64 - 8 * (6 * counts // 8)).clip(0, 63)
-    # Left and back right by the unused bits, so that the sign bit of a shorter number fills them.
+    # Shifted left by the unused bits and back, so that the sign bit of a shorter number fills them.
     numbers: Int64 = (bits << unused.astype(np.uint64)).view(np.int64) >> unused
     is_valid = fits & np.asarray(pc.is_valid(source))
     return pa.array(np.where(is_valid, numbers, 0), mask=~is_valid)
@@ -132,10 +132,10 @@ def guess_number_form(
     if not (decimal or thousands) and all(map(_PLAIN.fullmatch, numbers)):
         with_point = [text for text in numbers if "." in text]
         if not is_european or not with_point or not all(map(_GROUPS.fullmatch, with_point)):
-            return None  # only `1.200` in a European file is in doubt: its point may separate thousands
+            return None  # no doubt: only `1.200` in a European file may be 1.2 or 1200
     forms = [form for form in FORMS if form.decimal == (decimal or form.decimal)]
     forms = [form for form in forms if form.thousands == thousands] if thousands else forms
-    counts = {form: sum(_matcher(form)(text) is not None for text in numbers) for form in forms}
+    counts = {form: sum(_matcher(form)(text) is not None for text in numbers) for form in forms}  # texts that fit
     most = max(counts.values(), default=0)
     if not most:  # none of the texts is a number
         return NumberForm(decimal or ".", thousands) if decimal or thousands else None
@@ -215,9 +215,9 @@ class Converted(NamedTuple):
 
 
 def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in_us: bool = False) -> Converted:
-    """Convert a column to the values of a type. `written` says how the source writes them, None: in the usual forms.
+    """Convert a column to values of a type. `written` describes the source's unusual forms; None: the forms are usual.
 
-    `in_us`: times in microseconds, not ms. Cost: a pass or two; bad values are searched for only if there are any.
+    With `in_us`, times become microseconds instead of ms. Cost: a pass, and another one if there are bad values.
     """
     if source.type == _UNCHANGED_TYPES.get(type_.kind) and not source.null_count:
         return Converted(source, None)
@@ -233,7 +233,7 @@ def convert(source: pa.Array, type_: Type, written: Written | None = None, *, in
     if is_bytes(source.type) and not (written and written.has_bytes):
         texts = _cast(source.cast(pa.large_binary()), TEXT)
     else:
-        texts = source
+        texts = source  # any type but bytes
     if in_us:
         values = _time_us(texts, written or AS_IT_IS)
     elif written is None:
@@ -258,9 +258,8 @@ def convert_us(source: pa.Array, written: Written | None = None) -> Converted:
 
 
 def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Array:
-    """Convert a column whose values are written in an unusual form: times, words that stand for values, numbers such as
-    1.200,50, or amounts as whole numbers of cents (`minor`), which stay cents. `has_bytes`: as big-endian bytes.
-    """
+    """Convert values that the source writes in an unusual form: times, words that stand for values, numbers such as
+    1.200,50, or whole numbers of cents (`minor`), which stay cents. With `has_bytes` cents are big-endian bytes."""
     if type_.kind is Kind.TIME:
         return _time(source, type_, written)
     if written.words:
@@ -273,8 +272,8 @@ def _convert_written(source: pa.Array, type_: Type, written: Written) -> pa.Arra
     if not written.minor:
         return _CONVERSIONS[type_.kind](source, type_)
     if pa.types.is_decimal(source.type):
-        source = _cast(source, pa.decimal128(38, 0))
-    return _integer(source, Type(Kind.INT))
+        source = _cast(source, pa.decimal128(38, 0))  # a fraction of a cent becomes null
+    return _integer(source, Type(Kind.INT))  # the field is a decimal, but cents are whole numbers
 
 
 def _with_words(source: pa.Array, type_: Type, words: tuple[tuple[str, str], ...]) -> pa.Array:
@@ -318,16 +317,16 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _text(source: pa.Array, _type: Type) -> pa.Array:
-    """Convert values to text: whole numbers to their digits, dates and timestamps to ISO 8601 of one precision."""
+    """Convert values to text: whole numbers to digits, dates to ISO 8601, timestamps to ISO 8601 with microseconds."""
     type_ = source.type
     if pa.types.is_floating(type_):  # ids that went through a data frame: 17.0 is 17
         return _cast(_exact_doubles(_cast(source, pa.float64())), TEXT)
     if pa.types.is_decimal(type_):
-        return _cast(_cast(source, pa.decimal128(38, 0)), TEXT)
+        return _cast(_cast(source, pa.decimal128(38, 0)), TEXT)  # null if it has a fraction
     if pa.types.is_timestamp(type_):
         zone = "" if type_.tz is None else "UTC"
         return _cast(times_us(source).cast(pa.timestamp("us", zone or None)), TEXT)
-    if pa.types.is_temporal(type_) and not pa.types.is_date(type_):
+    if pa.types.is_temporal(type_) and not pa.types.is_date(type_):  # times of day and durations
         return pa.nulls(len(source), TEXT)
     return _cast(source, TEXT)
 
@@ -424,9 +423,14 @@ def _float(source: pa.Array, _type: Type) -> pa.Array:
     if pa.types.is_temporal(source.type) or pa.types.is_boolean(source.type):
         return pa.nulls(len(source), pa.float64())
     numbers = _cast(_number_texts(source) if _is_text(source.type) else source, pa.float64())
-    values = pc.add(numbers, 0.0)  # -0.0 becomes 0.0, because some comparisons use the bits
-    finite = pc.is_finite(values)
-    return pc.if_else(finite.fill_null(False), values, pa.scalar(None, pa.float64()))
+    return finite(numbers)
+
+
+def finite(floats: pa.Array) -> pa.Array:
+    """Return floats as a field has them: null for NaN and infinite numbers."""
+    values = pc.add(floats, 0.0)  # -0.0 becomes 0.0, because some comparisons use the bits
+    is_finite = pc.is_finite(values)
+    return pc.if_else(is_finite.fill_null(False), values, pa.scalar(None, pa.float64()))
 
 
 def _bool(source: pa.Array, type_: Type) -> pa.Array:
@@ -442,11 +446,11 @@ def _bool(source: pa.Array, type_: Type) -> pa.Array:
 
 
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
-    """Convert numbers and texts to whole units of a decimal's scale (cents for two digits), null for values with more
-    digits. Digits are rounded away only as the noise of a double, such as 24.150000000000002: in a column of floats, of
-    WIDE_DECIMAL (JSON numbers) or of texts."""
+    """Convert numbers and texts to whole units of a decimal's scale (cents for two digits). A value with more digits
+    becomes null, unless the rest is the noise of a double, as in 24.150000000000002. Noise is rounded away in columns
+    of floats, of WIDE_DECIMAL (JSON numbers) or of texts."""
     if pa.types.is_decimal64(source.type) and source.type.scale == type_.scale:
-        return source.view(pa.int64())
+        return source.view(pa.int64())  # a decimal64 is stored as its number of units
     if pa.types.is_temporal(source.type):
         return pa.nulls(len(source), pa.int64())
     if pa.types.is_floating(source.type):
@@ -488,12 +492,12 @@ def as_decimals(units: pa.Array, scale: int) -> pa.Array:
 
 
 def _nearest_units(source: pa.Array, scale: int) -> pa.Array:
-    """Round decimals that a producer has computed as doubles, such as 24.150000000000002, to the scale. The result is
-    null where rounding removes more than the noise of doubles. A unit is 10^-scale.
+    """Round decimals that a producer has computed as doubles, such as 24.150000000000002, to `scale` digits. The result
+    is null where rounding removes more than noise (the error of such a computation). A unit is 10^-scale.
 
-    Above 2**53 units a double skips some whole numbers, so a number there must be exact.
+    A double cannot hold each whole number above 2**53 units, so a number there must need no rounding.
     """
-    fits = pc.less(pc.abs(source), pa.scalar(_ROUNDED_MAX, pa.decimal128(19, 0)))
+    fits = pc.less(pc.abs(source), pa.scalar(_ROUNDED_MAX, pa.decimal128(19, 0)))  # the result must fit the type
     source = pc.if_else(fits, source, pa.scalar(None, source.type))
     rounded = pc.round(source, scale)
     lost = np.asarray(pc.subtract(source, rounded).cast(pa.float64()).fill_null(0.0)) * 10.0**scale
@@ -519,14 +523,14 @@ def _is_float32(
 ) -> NDArray[np.bool_]:
     """Mark the values that are the float32 nearest to a whole number of units, such as 0.1 read as 0.10000000149.
 
-    A unit is 10^-scale. Avro and others give a float32 as a double, so a column of doubles may hold them: there a value
-    is accepted only up to the size at which two neighbouring float32 are at most a unit apart.
+    A unit is 10^-scale. Avro and others give a float32 as a double, so a column of doubles may hold float32 values.
+    There a value is marked only if it is so small that the next float32 is at most a unit away.
     """
     singles = values.astype(np.float32)
     nearest: NDArray[np.bool_] = (whole / 10.0**scale).astype(np.float32) == singles
     if is_float32_column:
         nearest &= np.abs(whole) <= _FLOAT_UNITS_MAX  # 2^53: above, `whole` is not exact
-    else:
+    else:  # a column of doubles: the value must be a float32
         nearest &= (singles == values) & (np.spacing(np.abs(singles)) * 10.0**scale <= _SINGLE_UNITS_MAX)
     return nearest
 
@@ -577,7 +581,6 @@ _BY_DIGITS = {
 }
 _CODES = [code for codes in _BY_DIGITS.values() for code in codes.split()]
 _DIGITS = np.array([digits for digits, codes in _BY_DIGITS.items() for _ in codes.split()] + [0], np.int64)
-_INT64_MAX = 2**63 - 1
 
 
 def in_currencies(amounts: Converted, type_: Type, source: pa.Array | None) -> Converted:
@@ -591,9 +594,10 @@ def in_currencies(amounts: Converted, type_: Type, source: pa.Array | None) -> C
     # An unknown currency takes the last entry of _DIGITS, a 0; its amount is bad anyway.
     shift = type_.scale - _DIGITS[slot_values(places.cast(pa.int64()).fill_null(-1))]
     up, down = 10 ** np.maximum(shift, 0), 10 ** np.maximum(-shift, 0)  # factors, one of which is 1
-    fits = np.asarray(pc.is_valid(places)) & (minor % down == 0) & (np.abs(minor) <= _INT64_MAX // up)
+    scaled = minor // down * up  # beyond 64 bits it is another number, which the division shows
+    fits = np.asarray(pc.is_valid(places)) & (minor % down == 0) & (scaled // up == minor // down)
     bad = is_valid & ~fits
-    units = pa.array(np.where(fits, minor // down * up, 0), mask=~(is_valid & fits))
+    units = pa.array(np.where(fits, scaled, 0), mask=~(is_valid & fits))
     if not bad.any():
         return amounts._replace(values=units)
     code_texts = codes.to_pylist()

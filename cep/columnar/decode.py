@@ -65,8 +65,8 @@ _NO_ID = pa.scalar(None, TEXT)
 class Poison:
     """A record that was set aside, or an event with unreadable values: a code, the reason, and the record as text.
 
-    With `bad_values`, a code and a field each, the record is an event in which these fields are null; `time_ms` is its
-    time and `event_id` its id. Without them the record was set aside. The text is cut to a limit.
+    Without `bad_values` the record was set aside. With them the record is an event: each is a code and the name of a
+    field that is null in the event, and `time_ms` and `event_id` are the event's own.
     """
 
     code: str
@@ -89,9 +89,9 @@ class Decoded:
     event_type: NDArray[np.int16]
     time_ms: NDArray[np.int64]
     columns: Mapping[str, pa.Array]
-    poison: tuple[Poison, ...]  # rejected records; one with `bad_values` describes an event that stays without them
-    order: NDArray[np.int64] | None = None  # the order of events of one millisecond (order.py), None: as they arrived
-    skipped_times: int = 0  # local times that the clocks of their zone skip
+    poison: tuple[Poison, ...]  # rejected records; one with `bad_values` is of an event that stays in the columns
+    order: NDArray[np.int64] | None = None  # orders the events of one millisecond (order.py); None: as they arrived
+    skipped_times: int = 0  # how many local times do not exist, because clocks skip them in spring
 
     def __len__(self) -> int:
         return len(self.time_ms)
@@ -137,16 +137,16 @@ def decode_json(schema: Schema, values: pa.Array, mapping: FieldMapping = PLAIN)
 
 
 def json_rows(schema: Schema, values: pa.Array, mapping: FieldMapping) -> EventRows:
-    """Decode JSON records as the events of one view (one of several events that a record becomes). Return the events
-    with the rows of their records. Records that are not objects are rejected, with their reason."""
+    """Decode JSON records as the events of one view (one of several events that a record becomes). Return the events,
+    and the row of each event's record. Records that are not objects are rejected, with their reason."""
     large = values if values.type == pa.large_binary() else values.cast(pa.large_binary())
-    good, broken = parse_json(schema, large, mapping)
+    parsed, broken = parse_json(schema, large, mapping)
     parts = [
         _decode(schema, len(part.rows), part.columns, partial(_record_text, part.records), mapping, part.strays)
-        for part in good
+        for part in parsed
     ]
-    with_rows = [(part, block.rows[part_rows]) for (part, part_rows), block in zip(parts, good, strict=True)]
-    merged, rows = in_row_order(schema, with_rows)
+    parts_with_rows = [(part, block.rows[part_rows]) for (part, part_rows), block in zip(parts, parsed, strict=True)]
+    merged, rows = in_row_order(schema, parts_with_rows)
     if broken:
         unreadable = (Poison(_UNREADABLE, record.reason, record.record) for record in broken)
         merged = replace(merged, poison=(*merged.poison, *unreadable))
@@ -186,9 +186,9 @@ def decode_table(
 def decode_rows(
     schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], mapping: FieldMapping, strays: Strays
 ) -> EventRows:
-    """Decode rows of a table, and return the events with the rows of their records. If a record becomes several events,
-    `mapping` is for one of these (a view). `show(row)` returns a record as text, to reject it. `strays` are the texts,
-    by field and row, of values that could not be read and are null in the table."""
+    """Decode a table, and return the events with the row of each event's record. If a record becomes several events,
+    `mapping` describes one of them (a view). `show(row)` returns a record as text, for rejected ones. `strays` are the
+    texts, by field and row, of values that could not be read and are null in the table."""
     columns: Mapping[str, pa.Array] = columns_of(table)
     if not mapping.is_plain:  # the fields have other names or forms than the columns
         columns = mapping.arrays(schema, columns, table.num_rows)
@@ -199,7 +199,7 @@ def decode_rows(
         repaired = without_broken_texts({name: column for name, column in columns.items() if name in paths})
         if repaired is None:
             return _decode_halves(schema, table, show, mapping, error)  # until only the invalid row is set aside
-        repaired_columns, strays = repaired  # only tables of files can be invalid, and they come without strays
+        repaired_columns, strays = repaired  # only tables of files can be invalid, and their argument `strays` is empty
         columns = {**columns, **repaired_columns}
     return _decode(schema, table.num_rows, columns, show, mapping, strays)
 
@@ -253,7 +253,7 @@ def _decode(
         show = show if mapping.is_plain else partial(_by_field, schema, mapping, show)
         uses = {use.name: use for use in schema.column_uses}
         source_columns = with_tokens(
-            schema, source_columns, lambda name, *bad: verdict.reject(uses[name], event_type, *bad)
+            schema, source_columns, lambda name, *bad: verdict.reject(uses[name], event_type, *bad), mapping.time
         )
     columns: dict[str, pa.Array] = {}
     times: Int64 = np.zeros(rows, np.int64)
@@ -386,14 +386,14 @@ class _Verdict:
     def reject(
         self, use: ColumnUse, event_type: NDArray[np.int16], rows: NDArray[np.bool_], code: str, reason: _Reason
     ) -> None:
-        """Reject values of a field: the row is refused if the field is its id or time, otherwise the value is null."""
-        rows = self.without_bad(use.name, rows & np.array(use.has_field)[event_type])
+        """Reject values of a column (`use`): a row without id or time is refused, others keep null and a reason."""
+        rows = self.without_bad(use.name, rows & np.array(use.has_field)[event_type])  # one reason for each value
         if not rows.any():
             return
         is_needed = np.array(use.is_id)[event_type] | use.is_time
         self.refuse(rows & is_needed, code, reason)
         others = self._of_field.get(use.name, False)
-        self._of_field[use.name] = others | rows
+        self._of_field[use.name] = others | rows  # the values that have a reason
         for row in np.flatnonzero(rows & ~is_needed).tolist():
             self._values.setdefault(row, []).append((code, use.name, reason))
 
@@ -452,7 +452,7 @@ def _of_field(name: str, reason: Callable[[int], str], row: int) -> str:
 
 
 def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
-    """Return the code of each record's event type, int16[N], and a verdict that refuses records of unknown types."""
+    """Return each record's event type as a code, int16[N], and a verdict: the refused rows, here with unknown types."""
     verdict = _Verdict(rows)
     # If only one type comes from sources (others are derived), a record without a type is of that one.
     source_codes, single = schema.source_codes, len(schema.source_codes) == 1
@@ -472,11 +472,11 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
         verdict.refuse(has_no_name, "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
     declared = ", ".join(e.name for e in schema.event_types)
     unknown_names, _ = numbered(names.filter(pa.array(unknown)).cast(TEXT))
-    for name in unknown_names.slice(0, _TYPES_NAMED_MAX).to_pylist():  # names beyond the maximum are refused below
+    for name in unknown_names.slice(0, _TYPES_NAMED_MAX).to_pylist():  # more names are refused below, without the name
         has_name = unknown & np.asarray(pc.equal(names, name).fill_null(False))
         verdict.refuse(has_name, "unknown_event_type", f"event type {name[:_TYPE_CHARS]!r} is not one of {declared}")
     verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {declared}")
-    return np.asarray(codes.fill_null(source_codes[0] if single else 0)).astype(np.int16), verdict
+    return np.asarray(codes.fill_null(source_codes[0] if single else 0)).astype(np.int16), verdict  # 0: refused
 
 
 @lru_cache(maxsize=_SCHEMAS_CACHED)
@@ -489,11 +489,11 @@ def _record_text(records: pa.Array, row: int) -> str:
 
 
 def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
-    """Join decoded records part after part."""
+    """Join the events and the rejected records of parts, one part after the other."""
     if len(parts) == 1:
         return parts[0]
     names = data_columns(schema)
-    if not parts:
+    if not parts:  # no events, but the columns of the schema
         return decode_table(schema, pa.table({n: pa.nulls(0) for n in (TYPE_FIELD, *schema.columns())}), str)
     return Decoded(
         pa.concat_arrays([p.event_id for p in parts]),
@@ -514,7 +514,7 @@ KeyDomain = tuple[str, ...]
 
 def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[EventBatch, int]:
     """Return the events with a key in this domain, and the number of events without one."""
-    parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
+    parts = [key_text(decoded.columns[field], types[field]) for field in domain]
     key = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*map(_escaped, parts), _SEPARATOR)
     batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns, decoded.order)
     if key.null_count == 0:
@@ -544,7 +544,8 @@ def key_parts(key: str, domain: KeyDomain) -> list[str]:
     return [p.replace(_ESCAPE + "1", KEY_SEPARATOR).replace(_ESCAPE + "0", _ESCAPE) for p in key.split(KEY_SEPARATOR)]
 
 
-def _key_text(values: pa.Array, type_: Type) -> pa.Array:
+def key_text(values: pa.Array, type_: Type) -> pa.Array:
+    """Return the texts that the values of a field have in keys: of an enum its symbols."""
     if type_.kind is Kind.ENUM:
         return pa.array(type_.symbols, TEXT).take(values)
     return values if values.type == TEXT else values.cast(TEXT)

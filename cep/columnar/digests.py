@@ -37,9 +37,9 @@ E = TypeVar("E", Decoded, EventBatch)
 
 
 def with_digests(schema: Schema, domains: Sequence[tuple[str, ...]], decoded: E, key: str = "") -> E:
-    """Add two columns of digests to decoded events. KEYS (of type and key fields) is a part of an event's identity; by
-    CONTENT (of all fields) a job tells a repeated event from another one with its id. `domains` are the tuples of key
-    fields. A digest is a sum of a hash of each field. Cost: a pass over each column with values.
+    """Add two columns of digests to decoded events. KEYS (of type and key fields) is a part of an event's identity.
+    CONTENT (of all fields) shows whether an event with a known id is a repeat or another event. `domains` are the
+    tuples of key fields. A digest is the sum of a hash of each field. Cost: a pass over each column with values.
 
     `key`: hex of 16 bytes; empty for the digests that an earlier build has stored, which anyone can compute.
     """
@@ -72,8 +72,8 @@ def without_digests(batch: EventBatch) -> EventBatch:
 @lru_cache(_SALTS_CACHED)
 def _salts(names: tuple[str, ...], key: str) -> UInt64:
     """Compute a salt for each name of a field or type, so that equal values of two fields have different digests:
-    uint64[N, 3], read-only. A secret `key` (hex) makes salts that senders cannot compute. Without one, as in earlier
-    builds, a salt is a plain hash of two words, and the third word is 0."""
+    uint64[N, 3], read-only. A secret `key` (hex) makes salts that senders cannot compute. Without a key, as in earlier
+    builds, the first two words are plain hashes of the name and the third is 0."""
     salts = np.zeros((len(names), _SALT_WORDS), np.uint64)
     if key:
         for number, name in enumerate(names):
@@ -96,8 +96,8 @@ def _add(column: pa.Array, salt: UInt64, digest: UInt64) -> None:
     first_bit = column.offset if nulls_count else 0
     if column.type == TEXT:
         add_texts(*text_buffers(column), valid_bits, first_bit, salt, digest)
-    elif column.type.bit_width == _WORD_BITS:
+    elif column.type.bit_width == _WORD_BITS:  # numbers, read without a copy
         words = read_only(np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8))
         add_numbers(words, valid_bits, first_bit, salt, digest)
-    else:
+    else:  # truth values, as 0 and 1
         add_numbers(read_only(slot_values(column)), valid_bits, first_bit, salt, digest)

@@ -199,8 +199,8 @@ class FieldMapping:
         return tuple(dict.fromkeys(path[0] for each in self.views for path in each.paths(schema).values()))
 
     def written(self, name: str, kind: Kind) -> Written | None:
-        """Return how the source writes the values of a field, None for the usual forms: times, words that stand for
-        values, numbers such as 1.200,50 (separators of `file`), or `minor`: amounts in cents, also as bytes."""
+        """Return how the source writes the values of a field, None for the usual forms. Others: times as `time` says,
+        words in place of values, numbers such as 1.200,50 (`file`), amounts in cents or their bytes (`minor`)."""
         if kind is Kind.TIME and self.time != Written():
             return self.time
         words = tuple((value, word) for field_name, value, word in self.values if field_name == name)
@@ -291,9 +291,9 @@ def mapping_of(
     columns: Sequence[str] = (), fixed: Sequence[str] = (), minor: Sequence[str] = (), time: Written | None = None,
     file: FileForm | None = None, values: Sequence[str] = (),
 ) -> FieldMapping:  # fmt: skip
-    """Build a mapping from flags: `columns` field=path, `fixed` field=value, `minor` fields in cents, each perhaps with
-    its currency's field or BYTES (written as bytes), `time`: how times are written, `values` field.value=word. A field
-    VIEW/FIELD belongs to one of several events (views) that a record becomes. Raises: UsageError."""
+    """Build a mapping from flags. `columns` are field=path, `fixed` are field=value, `values` are field.value=word.
+    `minor` are fields in cents, perhaps as field:currency-field or field:base64 (BYTES). `time` says how times are
+    written. A field VIEW/FIELD is of one view, one of several events that a record becomes. Raises: UsageError."""
     paths = tuple((name, _path(name, text)) for name, text in _pairs(columns, "--columns", "FIELD=PATH"))
     constants = tuple(_pairs(fixed, "--fixed", "FIELD=VALUE"))
     fixed_and_read = [name for name in dict(paths) if name in dict(constants)]
@@ -312,9 +312,8 @@ def mapping_of(
         raise UsageError(f"a unit of time is {units}, not {written.unit!r}")
     if written.form:
         check_form(written.form)
-    if written.zone and written.zone not in zoneinfo.available_timezones():
-        hint = hint_at_nearest(written.zone, zoneinfo.available_timezones(), "; did you mean {}?")
-        raise UsageError(f"{written.zone} is no time zone{hint or ', such as UTC or Europe/Berlin'}")
+    if written.zone:
+        check_zone(written.zone)
     parts = [text.partition(":") for text in minor]
     for name, colon, currency_field in parts:
         if not name or (colon and not currency_field):
@@ -323,6 +322,13 @@ def mapping_of(
     names = tuple(name for name, _, _ in parts)
     words = tuple(_word(name, word) for name, word in _pairs(values, "--values", _VALUES_FORM))
     return FieldMapping(paths, constants, names, written, file=file or AS_WRITTEN, minor_by=minor_by, values=words)
+
+
+def check_zone(zone: str) -> None:
+    """Refuse a name that is no time zone. Raises: UsageError, with the nearest name."""
+    if zone not in zoneinfo.available_timezones():
+        hint = hint_at_nearest(zone, zoneinfo.available_timezones(), "; did you mean {}?")
+        raise UsageError(f"{zone} is no time zone{hint or ', such as UTC or Europe/Berlin'}")
 
 
 def mapping_of_settings(settings: MappingSettings) -> FieldMapping:
@@ -341,9 +347,9 @@ def _word(text: str, word: str) -> tuple[str, str, str]:
 
 
 def _check_base(written: Written) -> None:
-    """Check the moment since which times count. Raises: UsageError."""
+    """Check `base`, the moment since which numbers count time; without one, check the unit. Raises: UsageError."""
     if not written.base:
-        if written.unit in UNITS_US and written.unit not in TIME_UNITS:
+        if written.unit in UNITS_US and written.unit not in TIME_UNITS:  # min, h and d
             raise UsageError(
                 f"a unit of time is {', '.join(TIME_UNITS)}, not {written.unit!r}; times in {written.unit} count from "
                 "a moment, which --time-base says"
@@ -399,7 +405,7 @@ def _check_view(mapping: FieldMapping, schema: Schema) -> None:
 
 
 def _check_paths(mapping: FieldMapping, schema: Schema) -> None:
-    """Refuse a place of the record that is read as two different things. Raises: UsageError."""
+    """Refuse a path that is read both as a value and as an object, or as two types. Raises: UsageError."""
     types = schema.columns()
     paths = mapping.paths(schema)
     for name, path in paths.items():

@@ -42,11 +42,11 @@ _NO_IDS = text_buffers(NO_TEXTS)
 
 
 def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: int, count: int) -> Int64 | None:
-    """Build the table that orders events of one millisecond, None if their arrival alone does.
+    """Build the table that orders events of one millisecond, int64[count, 3]; None if the order of arrival is enough.
 
-    Shapes: int64[count, 3]; `us` int64[N] are the microseconds inside the millisecond; `declared` int64[N] the values
-    of the field that the schema declares for the order, NO_VALUE without one. If a record becomes several events, they
-    are views with a name (`view`) and a number (`position`), and ids made of the record's id, `#` and the name.
+    `us` int64[N] is the microsecond inside the millisecond; `declared` int64[N] the value of the field that the schema
+    declares for the order, NO_VALUE without one. If a record becomes several events (views), `view` is the name of this
+    view and `position` its number. The id of its events is the record's id, `#` and the name.
     """
     has_us = us is not None and us.any()
     has_field = declared is not None and (declared != NO_VALUE).any()
@@ -59,7 +59,7 @@ def order_table(us: Int64 | None, declared: Int64 | None, view: str, position: i
         table[:, ORDER_FIELD] = declared
     if view:
         tail_bytes = 1 + len(view)  # `#` and name: the end of an id that is left out when records' ids are compared
-        table[:, ORDER_ORIGIN] = (position << VIEW_TAIL_BITS) + tail_bytes  # both in one number
+        table[:, ORDER_ORIGIN] = (position << VIEW_TAIL_BITS) + tail_bytes  # the length in the low bits
     return table
 
 
@@ -76,9 +76,9 @@ def order_of_derived(completing: Int64, tail_bytes: int) -> Int64:
     """Return the order of derived events from the order of the events that completed them: int64[N, 3] both.
 
     The columns: microseconds in the millisecond │ declared field │ origin: partition << 32 │ view << 8 │ tail length.
-    DERIVED_US in the microseconds puts derived events after all source events of their millisecond. Their ids are a
-    record's id and a tail, which comparisons leave out; `tail_bytes` are added to it. If the completing event is itself
-    derived, its order stays.
+    DERIVED_US in the microseconds puts derived events after all source events of their millisecond. The id of a derived
+    event is a record's id and a tail, which comparisons leave out. A source event's tail gets `tail_bytes` more; if the
+    completing event is itself derived, its order stays.
     """
     table = completing.copy()
     table[:, ORDER_ORIGIN] &= (1 << PARTITION_SHIFT) - 1  # without the partition: ids decide between derived events
@@ -89,7 +89,7 @@ def order_of_derived(completing: Int64, tail_bytes: int) -> Int64:
 
 
 def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
-    """Sort the rows of a batch by key, then by time, by the order table (`batch.order`) if it has one, and by arrival.
+    """Sort the rows of a batch by key, time, `batch.order` (which orders events of one millisecond), and arrival.
 
     Shapes: int64[N]; key int32[N] is below keys_count. Cost: a sort by time if the batch is not sorted, otherwise O(N).
     """
@@ -100,9 +100,9 @@ def arranged_rows(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
     is_sorted = np.count_nonzero(time[1:] < time[:-1]) == 0
     by_time = np.arange(len(batch)) if is_sorted else np.argsort(time, kind="stable")
     order = _NO_ORDER if batch.order is None else np.ascontiguousarray(batch.order)
-    ids = _NO_IDS if batch.order is None else text_buffers(batch.event_id)  # ids decide only in an order table
-    new = Arrivals(key, read_only(time), read_only(order), *ids)
-    arrange_events(by_time, new, keys_count, ordered)
+    ids = _NO_IDS if batch.order is None else text_buffers(batch.event_id)  # only an order table lets ids decide
+    arrivals = Arrivals(key, read_only(time), read_only(order), *ids)
+    arrange_events(by_time, arrivals, keys_count, ordered)
     return ordered
 
 

@@ -77,7 +77,7 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
     """
     count = len(records)
     _, data = content = text_buffers(records)
-    kinds = shape.kinds.copy()  # `read_records` sets the ones that the first record decides
+    kinds = shape.kinds.copy()  # `read_records` fills in the kinds that the first record decides
     wanted_columns = JsonColumns(shape.names, shape.name_ends, kinds, shape.scales)
     plain_count, (values, text_ends, has_value), counts = read_records(*content, wanted_columns)
     if plain_count < count:
@@ -88,15 +88,15 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
         if not values_count:
             continue
         type_, is_ascii = pa.int64() if kind == WHOLE else value_type, True
-        buffers = [pa.py_buffer(_as_bitmap(has_value[column])) if values_count < count else None]
-        if kind == TEXT_CODE:
+        buffers = [pa.py_buffer(_as_bitmap(has_value[column])) if values_count < count else None]  # None: no null
+        if kind == TEXT_CODE:  # the column has where each text begins and ends in `data`
             bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])
             offsets = bounds if type_ == pa.large_string() else bounds.astype(np.int32)
             buffers += [pa.py_buffer(offsets), pa.py_buffer(texts)]
         else:
             buffers.append(pa.py_buffer(_as_bitmap(values[column]) if kind == TRUTH else values[column]))
         array = pa.Array.from_buffers(type_, count, buffers, count - values_count)
-        if not is_ascii and not is_valid(array):
+        if not is_ascii and not is_valid(array):  # a text is not UTF-8
             return None
         arrays[name] = array
     return arrays
@@ -261,19 +261,19 @@ def _without_first_poison(
     position, good_count = 0, 0
     poison: list[int] = []
     while mapping.is_flat and 1 < len(block) <= _PEELED_ROWS_MAX:  # is_flat: no field is inside another value
-        # Pass over the next records that certainly parse.
+        # Skip the next records that the fast kernel can read: these are good.
         position += plain_rows(_plain_shape(schema, mapping), block.records.slice(position))
-        if position == len(block) or good_count > len(poison):  # most records are good
+        if position == len(block) or good_count > len(poison):  # the end, or most are good
             break
         try:
             read = _parse_block(schema, block.records.slice(position, 1), mapping)
-            if not mapping.is_plain:
+            if not mapping.is_plain:  # this may raise, too
                 mapping.arrays(schema, read, 1)
             good_count += 1
         except (pa.ArrowInvalid, orjson.JSONDecodeError) as error:
             reject(block, position, error)
             poison.append(position)
-        position += 1  # all records before it are rejected, or good
+        position += 1  # each record before this position is rejected or good
     if not poison:
         return None
     good = np.delete(np.arange(position), poison)
@@ -289,13 +289,13 @@ def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict
     """
     if block.null_count:
         raise pa.ArrowInvalid("the record is empty")
-    if mapping.is_flat:
+    if mapping.is_flat:  # no field is inside another value
         plain = read_plain(_plain_shape(schema, mapping), block)
-        if plain is not None:
+        if plain is not None:  # the fast kernel could read all records
             return plain
     records = block
     lines, in_braces, breaks = join_lines(*text_buffers(records))
-    if not in_braces:
+    if not in_braces:  # there may be blanks around records
         records = pc.ascii_trim_whitespace(block.cast(TEXT)).cast(pa.large_binary())
         lines, in_braces, breaks = join_lines(*text_buffers(records))
     if not in_braces:
@@ -306,14 +306,14 @@ def _parse_block(schema: Schema, block: pa.Array, mapping: FieldMapping) -> dict
             orjson.loads(value)
         records = pc.replace_substring(records, b"\n", b" ")
         lines, _, _ = join_lines(*text_buffers(records))
-    numbers = _unusual_types(schema, records[0].as_py(), mapping)
+    unusual_types = _unusual_types(schema, records[0].as_py(), mapping)
     try:
-        table = _read(lines, _parse_options(schema, numbers, mapping, exact=True))
+        table = _read(lines, _parse_options(schema, unusual_types, mapping, exact=True))
     except pa.ArrowInvalid as error:
-        if str(error).startswith(_NO_CONVERSION):
+        if str(error).startswith(_NO_CONVERSION):  # invalid JSON, which no other type of a field mends
             raise
         # Producers that compute with doubles send 24.150000000000002 for 24.15; convert.py decides on those.
-        table = _read(lines, _parse_options(schema, numbers, mapping, exact=False))
+        table = _read(lines, _parse_options(schema, unusual_types, mapping, exact=False))
     if table.num_rows != len(records):
         raise pa.ArrowInvalid("the record is more than one JSON object")
     return columns_of(table)
@@ -328,8 +328,8 @@ def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Record
 
 
 def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> frozenset[tuple[str, pa.DataType]]:
-    """Find the fields that a record writes in an unusual kind, such as a number for a text, with the types to read
-    them. Arrow needs one type for a field in all records of a block, and the first record of a block decides."""
+    """Find the fields that a record writes in an unusual kind, such as a number in place of a text, with the type that
+    reads them. Arrow needs one type for a field in all records of a block, and the first record decides."""
     try:
         sample = orjson.loads(record)
     except orjson.JSONDecodeError:
@@ -343,8 +343,8 @@ def _unusual_types(schema: Schema, record: bytes, mapping: FieldMapping) -> froz
     for name, type_ in schema.columns().items():
         value = mapping.value(sample, name)
         if isinstance(value, str | int | float) and type(value) not in _USUAL_VALUES[type_.kind]:
-            is_time = type_.kind is Kind.TIME and not isinstance(value, str | bool)
-            may_have_fraction = is_time and (mapping.time.unit or isinstance(value, float))
+            is_time_number = type_.kind is Kind.TIME and not isinstance(value, str | bool)
+            may_have_fraction = is_time_number and (mapping.time.unit or isinstance(value, float))  # as in seconds
             types[name] = TIME_NUMBER if may_have_fraction else _VALUE_TYPES[type(value)]
     return frozenset(types.items())
 
@@ -376,9 +376,9 @@ def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
 def _parse_options(
     schema: Schema, numbers: AbstractSet[tuple[str, pa.DataType]], mapping: FieldMapping, *, exact: bool
 ) -> pj.ParseOptions:
-    """Return the parser's options: a type for each field. Fields in `numbers` (numbers in place of texts, or the other
-    way round) have the type given there. A block is first read with `exact`: decimals with the digits of their type. If
-    that fails, they may have the many digits of a double (WIDE_DECIMAL)."""
+    """Return the parser's options: a type for each field. `numbers` gives the type of fields that records write in
+    another kind, such as a number in place of a text. With `exact`, decimals have the digits of their type. If that
+    reading fails, a second one allows the many digits of a double (WIDE_DECIMAL)."""
     types: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
     read_as = dict(numbers)
     for name, type_ in schema.columns().items():
@@ -389,7 +389,7 @@ def _parse_options(
             types[name] = pa.decimal128(18 + type_.scale, scale) if exact else WIDE_DECIMAL
         else:
             types[name] = _JSON_TYPES.get(type_.kind, TEXT)
-    # Reversed and back: of several fields with one path, the first one decides the type, in the order of the fields.
+    # Several fields may have one path. Reversed and back: the first one decides the type, and fields keep their order.
     shape = {path: types[name] for name, path in reversed(mapping.paths(schema).items())}
     return _reading(dict(reversed(shape.items())))
 

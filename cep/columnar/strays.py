@@ -95,19 +95,19 @@ def strays_by_field(records: list[Mended]) -> Strays:
 
 
 def without_broken_texts(columns: Mapping[str, pa.Array]) -> tuple[Mapping[str, pa.Array], Strays] | None:
-    """Replace texts that are not UTF-8 by null; None if a column has another fault."""
+    """Replace texts that are not UTF-8 by null, and return them as strays. None if a column has another fault."""
     repaired, strays = dict(columns), dict[str, Mapping[int, str]]()
     for name, column in columns.items():
         if is_valid(column):
             continue
         texts = column
-        if pa.types.is_dictionary(column.type) and is_valid(column.indices):
+        if pa.types.is_dictionary(column.type) and is_valid(column.indices):  # indices of distinct texts
             try:
                 texts = pc.take(_as_bytes(column.dictionary), column.indices)
             except pa.ArrowIndexError:
                 return None
         texts = _as_bytes(texts)
-        if not pa.types.is_large_binary(texts.type) or not is_valid(texts):
+        if not pa.types.is_large_binary(texts.type) or not is_valid(texts):  # the fault is not in a text
             return None
         is_text = np.array([_succeeds((value or b"").decode) for value in texts.to_pylist()], bool)
         strays[name] = {row: _shown(texts[row].as_py()) for row in np.flatnonzero(~is_text).tolist()}
@@ -185,8 +185,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, _Number):
         return repr(value.text[:_SHOWN_CHARACTERS])
     if isinstance(value, str):
-        value = value.encode("utf-8", "backslashreplace")
-    if isinstance(value, bytes):
+        value = value.encode("utf-8", "backslashreplace")  # half of a surrogate pair becomes an escape
+    if isinstance(value, bytes):  # a byte that is not UTF-8 becomes an escape
         return f"'{value.decode('utf-8', 'backslashreplace')[:_SHOWN_CHARACTERS]}'"
     if isinstance(value, float):
         return "NaN or an infinite number"

@@ -15,7 +15,7 @@ import zoneinfo
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 
 import numpy as np
@@ -33,14 +33,15 @@ INT96_UNIT = "us"  # of times of old Parquet files: in nanoseconds, 9999-12-31 w
 _TEXT_MS_MIN = 100_000_000
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _US_MIN, _US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999
+_INT64_MAX = 2**63 - 1
 _DAY_US, _QUARTER_US = 86_400_000_000, 900_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 of local times
 _TABLE_END_US = 2_114_380_800_000_000  # 2037-01-01; the tables of zones end within this year
-_ZONES_MAX = 1_000  # different zones that the texts of a column name; the database has fewer
 
 _SKIPPED_COUNTS: ContextVar[list[int] | None] = ContextVar("skipped_times", default=None)
 
 _UTC_TYPE, _LOCAL_TYPE = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+_ONE_TIME = pa.nulls(1, _LOCAL_TYPE)  # `pa.array` would load pandas, and planning of Kafka does not need it
 _TIME = r"(?P<H>[01]\d|2[0-3])(?::(?P<M>[0-5]\d)(?::(?P<S>[0-5]\d)(?:[.,](?P<f>\d+))?)?)?"
 _BASIC_TIME = r"(?P<H>[01]\d|2[0-3])(?P<M>[0-5]\d)(?:(?P<S>[0-5]\d)(?:[.,](?P<f>\d+))?)?"
 _OFFSET = r"(?: ?(?P<z>[Zz]|UTC|GMT|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d(?::?[0-5]\d)?)?))?"
@@ -111,8 +112,8 @@ def counting_skipped() -> Iterator[list[int]]:
 def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -> pa.Array:
     """Convert a column of times to microseconds since 1970, int64, null for an invalid time.
 
-    `unit`: of numbers (TIME_UNITS), empty: ms. `form`: of texts, as in `strptime`, empty: TIME_FORMS. `zone`: of times
-    without one, empty: UTC. The years are 1 to 9999. Cost: a cast for the usual forms.
+    Numbers count `unit` (one of TIME_UNITS; empty: ms). Texts have the `strptime` form `form` (empty: the usual
+    TIME_FORMS). A time that names no zone is local time of `zone` (empty: UTC). Most columns cost one cast.
     """
     type_ = source.type
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
@@ -121,18 +122,19 @@ def times_us(source: pa.Array, unit: str = "", form: str = "", zone: str = "") -
         moments = _scaled(source.cast(pa.int64()), type_.unit)
         times = moments if type_.tz is not None else _local(moments.cast(_LOCAL_TYPE), zone)
     elif pa.types.is_date(type_):
-        times = _local(source.cast(pa.timestamp("ms")).cast(_LOCAL_TYPE), zone)
-    elif pa.types.is_integer(type_) and _DIGITS_FORM.fullmatch(form):
+        moments = _scaled(source.cast(pa.timestamp("ms")).cast(pa.int64()), "ms")
+        times = _local(moments.cast(_LOCAL_TYPE), zone)
+    elif pa.types.is_integer(type_) and _DIGITS_FORM.fullmatch(form):  # such as 20260301 for %Y%m%d
         times = _read_form(source.cast(pa.string()), form, zone)
     elif pa.types.is_integer(type_):
         times = _scaled(_whole_numbers(source), unit or "ms")
     elif pa.types.is_floating(type_):
         times = _read_doubles(source.cast(pa.float64()), unit or "ms")
     elif pa.types.is_decimal(type_):
-        times = _read_numbers(source.cast(pa.large_string()), unit or "ms", 0)
+        times = _read_numbers(source.cast(pa.large_string()), unit or "ms", 0)  # 0: no number is too small
     else:
         return pa.nulls(len(source), pa.int64())
-    return _within(times)
+    return _within(times)  # only the years 1 to 9999
 
 
 def has_zone(text: str) -> bool | None:
@@ -198,7 +200,7 @@ def _scaled(numbers: pa.Array, unit: str) -> pa.Array:
 def _whole_numbers(source: pa.Array) -> pa.Array:
     if source.type != pa.uint64():
         return source.cast(pa.int64())
-    return pc.if_else(pc.less_equal(source, pa.scalar(_US_MAX, pa.uint64())), source, None).cast(pa.int64())
+    return pc.if_else(pc.less_equal(source, pa.scalar(_INT64_MAX, pa.uint64())), source, None).cast(pa.int64())
 
 
 def _read_doubles(source: pa.Array, unit: str) -> pa.Array:
@@ -215,12 +217,12 @@ def _read_doubles(source: pa.Array, unit: str) -> pa.Array:
 
 
 def _read_numbers(texts: pa.Array, unit: str, number_min: int) -> pa.Array:
-    """Convert numbers in texts to microseconds, exactly; null for other texts and for numbers below `number_min`, which
-    are hardly times. `part` is the fraction in billionths of a unit; -1.25 becomes -2 and a part of 0.75."""
+    """Convert numbers in texts to exact microseconds; null for other texts and for numbers below `number_min`, which
+    are hardly times. `part` is the fraction in billionths of a unit: -1.25 is the whole -2 and a part of 0.75."""
     parts = pc.extract_regex(texts, _NUMBER)
     is_number = np.asarray(pc.is_valid(parts))
     whole = _int_of(pc.struct_field(parts, ["whole"]), is_number, "0")
-    fits = is_number & (np.abs(whole) >= number_min)
+    fits = is_number & (whole >= number_min)
     part = _fraction(pc.struct_field(parts, ["part"]), is_number, 9)
     is_negative = _equal(pc.struct_field(parts, ["sign"]), "-")
     whole = np.where(is_negative, -whole - (part > 0), whole)
@@ -228,7 +230,7 @@ def _read_numbers(texts: pa.Array, unit: str, number_min: int) -> pa.Array:
     scaled = _scaled(pa.array(whole, mask=~fits), unit)
     part_us = part // {"s": 1_000, "ms": 1_000_000}.get(unit, 1_000_000_000)  # 0 in units of a microsecond or less
     numbers = pc.add(scaled, pa.array(part_us))
-    has_power = pc.match_substring_regex(texts, _POWER)
+    has_power = pc.match_substring_regex(texts, _POWER)  # numbers such as 1.7e9, which are read as doubles
     if not pc.any(has_power).as_py():
         return numbers
     doubles = pc.if_else(has_power, texts, pa.scalar(None, texts.type)).cast(pa.float64())
@@ -240,12 +242,12 @@ def _read_numbers(texts: pa.Array, unit: str, number_min: int) -> pa.Array:
 
 
 def _read_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
-    """Convert times in texts to microseconds: as ISO 8601 if the whole column has it, otherwise text by text in several
-    forms. Numbers are times since 1970 in `unit`; without a unit they are ms, and small ones are not taken as times."""
+    """Convert times in texts to microseconds. A column in one form of ISO 8601 is cast as a whole, others are read text
+    by text. Numbers count `unit` since 1970. Without a unit they are ms, and small numbers are not times."""
     with suppress(pa.ArrowInvalid):
-        return source.cast(_UTC_TYPE).cast(pa.int64())
+        return source.cast(_UTC_TYPE).cast(pa.int64())  # if each text has an offset
     with suppress(pa.ArrowInvalid):
-        return _local(source.cast(_LOCAL_TYPE), zone)
+        return _local(source.cast(_LOCAL_TYPE), zone)  # if no text has an offset
     nothing = pa.scalar(None, source.type)
     has_offset = pc.match_substring_regex(source, _WITH_OFFSET)
     try:
@@ -255,7 +257,7 @@ def _read_texts(source: pa.Array, unit: str, zone: str) -> pa.Array:
     rows = np.flatnonzero(np.asarray(pc.is_null(times)) & np.asarray(pc.is_valid(source)))
     texts = pc.utf8_trim_whitespace(source.take(pa.array(rows)))
     others = _read_numbers(texts, unit or "ms", 0 if unit else _TEXT_MS_MIN)
-    for _, pattern, _ in TIME_FORMS:
+    for _, pattern, _ in TIME_FORMS:  # each is a name, a pattern and an example
         others = pc.coalesce(others, _read_pattern(texts, f"^(?:{pattern})$", zone))
     return pc.replace_with_mask(times, _mask(rows, len(source)), others)
 
@@ -302,14 +304,14 @@ def _number(groups: dict[str, pa.Array], name: str, fits: NDArray[np.bool_], def
 
 
 def _int_of(digits: pa.Array, fits: NDArray[np.bool_], default: str) -> NDArray[np.int64]:
-    """Return digits as numbers; `default` without digits, -1 if the number is too large."""
+    """Return digits as numbers; `default` without digits, and -1 for a number that int64 does not have."""
     some = pc.utf8_trim_whitespace(digits.fill_null(""))
     some = pc.if_else(pc.and_(pa.array(fits), pc.not_equal(some, "")), some, pa.scalar(default, some.type))
     try:
         return np.asarray(some.cast(pa.int64()))
-    except pa.ArrowInvalid:  # 19 digits may be more than 64 bits
-        is_short = pc.less_equal(pc.binary_length(some), 18)
-        return np.asarray(pc.if_else(is_short, some, pa.scalar(str(2**62), some.type)).cast(pa.int64()))
+    except pa.ArrowInvalid:  # a number of 19 digits, the most that there are, may be too large
+        fits_int64 = pc.or_(pc.less(pc.binary_length(some), 19), pc.less_equal(some, str(_INT64_MAX)))
+        return np.asarray(pc.if_else(fits_int64, some, pa.scalar("-1", some.type)).cast(pa.int64()))
 
 
 def _fraction(digits: pa.Array, fits: NDArray[np.bool_], length: int) -> NDArray[np.int64]:
@@ -319,20 +321,20 @@ def _fraction(digits: pa.Array, fits: NDArray[np.bool_], length: int) -> NDArray
 
 
 def _days(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the days since 1970 of dates, and a mask of the dates that exist in the calendar. `groups`: the digits of
-    each text by directive of `strptime` (Y, y, j, m, d), for the texts that fit the pattern (`fits`)."""
+    """Return the days since 1970 of dates, and a mask of the dates that exist in the calendar. `groups` has the digits
+    of each text by `strptime` directive (Y, y, j, m, d). `fits` marks the texts that fit the pattern."""
     year = _number(groups, "Y", fits)
     if "Y" not in groups:
-        short = _number(groups, "y", fits)
-        year = short + np.where(short < 69, 2_000, 1_900)  # 69 to 99 are of the 1900s, as in POSIX
+        two_digits = _number(groups, "y", fits)
+        year = two_digits + np.where(two_digits < 69, 2_000, 1_900)  # 69 to 99 are of the 1900s, as in POSIX
     years = (year - 1970).astype("datetime64[Y]")
     if "j" in groups:
-        first, day = years.astype("datetime64[D]"), _number(groups, "j", fits, "1")
-        dates = first + (day - 1)
+        new_year, day = years.astype("datetime64[D]"), _number(groups, "j", fits, "1")
+        dates = new_year + (day - 1)  # day 366 of a common year is in the next year, so it does not exist
         return dates.astype(np.int64), (dates.astype("datetime64[Y]") == years) & (year >= 1)
     months = years.astype("datetime64[M]") + (_month(groups, fits) - 1)
     day = _number(groups, "d", fits, "1")
-    dates = months.astype("datetime64[D]") + (day - 1)
+    dates = months.astype("datetime64[D]") + (day - 1)  # 30 February is in March, so it does not exist
     return dates.astype(np.int64), (dates.astype("datetime64[M]") == months) & (year >= 1) & (day >= 1)
 
 
@@ -351,17 +353,17 @@ def _hours(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> NDArray[np.i
 
 
 def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the UTC offset of each text in microseconds, and a mask of the texts that need no other zone: they have an
-    offset, or do not fit the pattern (`fits`), so that their time is null in any case."""
-    if "name" in groups:
+    """Return the UTC offset of each text in microseconds, and a mask of the texts for which no zone must be looked up.
+    They have an offset, or they do not fit the pattern (`fits` is False) and their time is null anyway."""
+    if "name" in groups:  # the name of a zone such as CET, from %Z
         names = pa.array(list(ZONE_NAMES), groups["name"].type)
-        zones = np.asarray(pc.index_in(pc.utf8_upper(groups["name"]), names).fill_null(0))
+        zones = np.asarray(pc.index_in(pc.utf8_upper(groups["name"]), names).fill_null(0))  # 0: any, for a null time
         return np.array(list(ZONE_NAMES.values()))[zones] * 60_000_000, np.ones(len(fits), bool)
     if "z" not in groups:
         return np.zeros(len(fits), np.int64), ~fits
     texts = groups["z"].fill_null("")
     parts = pc.extract_regex(texts, r"^(?P<sign>[+-])(?P<h>\d\d):?(?P<m>\d\d)?:?(?P<s>\d\d)?$")
-    has_parts = np.asarray(pc.is_valid(parts))
+    has_parts = np.asarray(pc.is_valid(parts))  # Z, UTC and GMT have no parts, their offset is 0
     hours, minutes, seconds = (_int_of(pc.struct_field(parts, [name]), has_parts, "0") for name in "hms")
     sign = np.where(_equal(pc.struct_field(parts, ["sign"]), "-"), -1, 1)
     offset_us = sign * ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
@@ -369,23 +371,25 @@ def _offsets(groups: dict[str, pa.Array], fits: NDArray[np.bool_]) -> tuple[NDAr
 
 
 def _in_named_zones(local: pa.Array, groups: dict[str, pa.Array], zone: str) -> pa.Array:
-    """Convert local times to UTC, by the zone that a text names or by `zone`; null for unknown zones. The group `zone`
-    is a name in brackets, as in `[Europe/Zurich]`, the group `place` one without."""
-    if "zone" not in groups:
+    """Convert local times to UTC in the zone that the text names, otherwise in `zone`. An unknown zone gives null. The
+    group `zone` is a name in brackets, as in `[Europe/Zurich]`; the group `place` is a name without brackets."""
+    if "zone" not in groups or not len(local):
         return _local(local, zone)
-    named = pc.if_else(pc.equal(groups["zone"], ""), groups["place"], groups["zone"])
-    null_time = pa.scalar(None, _LOCAL_TYPE)
-    has_name = pc.not_equal(pc.fill_null(named, ""), "")
-    times = _local(pc.if_else(has_name, null_time, local), zone)
-    for name in pc.unique(named.drop_null()).to_pylist()[:_ZONES_MAX]:  # more zones do not exist
-        if name:
-            is_named = pc.fill_null(pc.equal(named, name), False)
-            try:
-                zone_times = _local(pc.if_else(is_named, local, null_time), "UTC" if name in ("Z", "z") else name)
-            except pa.ArrowInvalid:  # unknown zone
-                zone_times = pa.nulls(len(local), pa.int64())
-            times = pc.if_else(is_named, zone_times, times)
-    return times
+    named = pc.if_else(pc.equal(groups["zone"], ""), groups["place"], groups["zone"]).fill_null("")
+    order = np.asarray(pc.array_sort_indices(named))  # no hash, thus names made to collide cost nothing more
+    sorted_names = named.take(pa.array(order))
+    starts = np.flatnonzero(np.asarray(pc.not_equal(sorted_names[1:], sorted_names[:-1]))) + 1
+    parts = [_in_zone(local, rows, named[rows[0]].as_py() or zone) for rows in np.split(order.astype(np.int64), starts)]
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+
+
+def _in_zone(local: pa.Array, rows: NDArray[np.int64], name: str) -> pa.Array:
+    name = "UTC" if name in ("", "Z", "z") else name
+    try:
+        pc.assume_timezone(_ONE_TIME, name)
+    except pa.ArrowInvalid:  # unknown zone
+        return pa.nulls(len(rows), pa.int64())
+    return _local(local.take(pa.array(rows)), name)
 
 
 # -------------------------------------------------------------------------------------------------------- local times
@@ -420,10 +424,10 @@ def _by_table(local: pa.Array, zone: str) -> pa.Array:
 
 
 def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
-    """Correct `times` after the end of Arrow's zone tables: Arrow knows no summer time there, `zoneinfo` has the rule.
+    """Correct `times` from 2037 on, where Arrow's zone tables end: Arrow knows no summer time there, `zoneinfo` does.
 
-    `local` are microseconds of local time, `times` are of UTC. `zoneinfo` is asked once for each quarter of an hour, as
-    clocks change only at the start of one. Local times that clocks skip in spring are counted for a warning.
+    `local` has microseconds of local time, `times` has UTC. Clocks change only at the start of a quarter of an hour, so
+    `zoneinfo` is asked once for each quarter. Local times that clocks skip in spring are counted for a warning.
     """
     try:
         zone_info = zoneinfo.ZoneInfo(zone)  # the zone with its rule of summer time
@@ -445,8 +449,8 @@ def _by_rule(local: pa.Array, times: pa.Array, zone: str) -> pa.Array:
 
 
 def _is_skipped(moment: datetime) -> bool:
-    """Return True for a local time that the clocks of its zone skip: on the way to UTC and back it changes."""
-    return moment.astimezone(UTC).astimezone(moment.tzinfo).replace(tzinfo=None) != moment.replace(tzinfo=None)
+    """Return True for a local time that the clocks of its zone skip: the offset after it is greater than before it."""
+    return (moment.utcoffset() or timedelta()) < (moment.replace(fold=1).utcoffset() or timedelta())
 
 
 # ------------------------------------------------------------------------------------------------------------- arrays
@@ -492,11 +496,13 @@ def moments_since(source: pa.Array, base: str, unit: str) -> pa.Array:
     if pa.types.is_string(source.type) or pa.types.is_large_string(source.type):
         bare = pc.utf8_trim_whitespace(source)
         is_number = pc.match_substring_regex(bare, r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
-        source = pc.if_else(is_number, bare, pa.scalar(None, bare.type))
-    numbers = np.asarray(source.cast(pa.float64()).fill_null(np.nan))
+        source = pc.if_else(is_number, bare, pa.scalar(None, bare.type)).cast(pa.float64())
+    if not (pa.types.is_integer(source.type) or pa.types.is_floating(source.type) or pa.types.is_decimal(source.type)):
+        return pa.nulls(len(source), _UTC_TYPE)
+    numbers = np.asarray(source.cast(pa.float64(), safe=False).fill_null(np.nan))  # also beyond 2**53
     base_us = utc_ms(base) * 1_000
     with np.errstate(invalid="ignore", over="ignore"):
         moments = np.rint(numbers * UNITS_US[unit or "s"]) + base_us
         fits = (moments >= EVENT_TIME_MS_MIN * 1_000) & (moments <= EVENT_TIME_MS_MAX * 1_000)
     whole = np.where(fits, moments, 0).astype(np.int64)
-    return pa.array(whole, mask=~fits).cast(pa.timestamp("us", tz="UTC"))
+    return pa.array(whole, mask=~fits).cast(_UTC_TYPE)

@@ -19,7 +19,7 @@ from cep.base.limits import PAN_DIGITS_MAX, PAN_DIGITS_MIN, TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.base.secrets import PAN, TOKEN_STARTS, SecretKey, secret_keys, token_key
 from cep.columnar.batch import TEXT
-from cep.columnar.convert import convert
+from cep.columnar.convert import Written, convert
 from cep.columnar.texts import encoded
 
 NO_CARD_NUMBER = "no_card_number"
@@ -62,8 +62,8 @@ def _hidden(text: str, runs: Iterable[re.Match[str]]) -> str:
 
 
 def _without_card_numbers(text: str, run: re.Match[str]) -> str:
-    """Hide the card numbers in `text`, which a pattern found as `run`: a run of many digits, or a time. From each digit
-    on, the longest card number of 12 to 19 digits becomes •••."""
+    """Hide the card numbers in `text`, a run of many digits or a time. `run` is its match, with blanks in place of a
+    URL's %20. From each digit on, the longest card number becomes •••."""
     if run["time"]:  # the pattern finds times so that they stay as they are
         return text
     positions = [position for position, character in enumerate(run[0]) if character.isdecimal()]
@@ -75,7 +75,7 @@ def _without_card_numbers(text: str, run: re.Match[str]) -> str:
         if size:
             shown += [text[end : positions[start]], "•••"]
             end = positions[start + size - 1] + 1
-        start += size or 1
+        start += size or 1  # after the number, or at the next digit
     return "".join((*shown, text[end:]))
 
 
@@ -90,13 +90,16 @@ def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str
     return key.token(kind, digits) if is_card_number(digits) else None
 
 
-def with_tokens(schema: Schema, columns: Mapping[str, pa.Array], reject: Reject) -> Mapping[str, pa.Array]:
-    """Replace the values of the schema's protected fields by tokens. A value that is not a card number is null.
+def with_tokens(
+    schema: Schema, columns: Mapping[str, pa.Array], reject: Reject, time: Written | None = None
+) -> Mapping[str, pa.Array]:
+    """Replace the values of the schema's protected fields by tokens. A value that is not a card number becomes null.
 
-    `reject` gets the field of such values, their rows bool[N], a code and a reason. Raises: UsageError without keys.
+    `reject` gets the field of such values, a mask of their rows, a code and a reason. `time` is how the source writes
+    times, None for the usual forms. Raises: UsageError without keys.
     """
     keys = secret_keys()
-    key_numbers = _key_of_rows(schema, columns, keys)
+    row_keys = _key_of_rows(schema, columns, keys, time)
     replaced = dict(columns)
     for name, type_ in schema.protected:
         if name not in columns:
@@ -104,49 +107,49 @@ def with_tokens(schema: Schema, columns: Mapping[str, pa.Array], reject: Reject)
         texts = convert(columns[name], type_)
         if texts.bad is not None:
             reject(name, texts.bad, "wrong_value", f"field `{name}`: the value is not a value of type {type_}")
-        replaced[name], bad = _tokens(texts.values, type_.protected, keys, key_numbers)
+        replaced[name], bad = _tokens(texts.values, type_.protected, keys, row_keys)
         if bad.any():
             reject(name, bad, NO_CARD_NUMBER, f"field `{name}`: the value is no card number")
     return replaced
 
 
 def _tokens(
-    texts: pa.Array, kind: str, keys: Sequence[SecretKey], which: NDArray[np.int64] | None
+    texts: pa.Array, kind: str, keys: Sequence[SecretKey], row_keys: NDArray[np.int64] | None
 ) -> tuple[pa.Array, NDArray[np.bool_]]:
     """Return the token of each text, computed once per distinct text and key, and a mask of the invalid texts.
 
-    `which` is the number of each row's key, None if all rows have the first key.
+    `row_keys` is the index of each row's key, None if all rows have the first key.
     """
     ids = {key.id for key in keys}
     coded = encoded(texts)
     distinct_texts = coded.dictionary.to_pylist()
     codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
     has_text = codes >= 0
-    key_numbers = np.zeros(len(codes), np.int64) if which is None else which
-    tokens: list[str | None] = [None] * (len(distinct_texts) * len(keys))
-    for number, key in enumerate(keys[:1] if which is None else keys):
+    key_indexes = np.zeros(len(codes), np.int64) if row_keys is None else row_keys
+    tokens: list[str | None] = [None] * (len(distinct_texts) * len(keys))  # by key, then by text
+    for index, key in enumerate(keys[:1] if row_keys is None else keys):
         # Only the texts of the key's own rows: a batch rarely has rows of two keys.
-        used = np.arange(len(distinct_texts)) if which is None else np.unique(codes[has_text & (which == number)])
+        used = np.arange(len(distinct_texts)) if row_keys is None else np.unique(codes[has_text & (row_keys == index)])
         for code in used.tolist():
-            tokens[number * len(distinct_texts) + code] = token_of(key, kind, distinct_texts[code], ids)
-    place = np.where(has_text, key_numbers * len(distinct_texts) + codes, -1)
+            tokens[index * len(distinct_texts) + code] = token_of(key, kind, distinct_texts[code], ids)
+    place = np.where(has_text, key_indexes * len(distinct_texts) + codes, -1)
     values = pa.array(tokens, TEXT).take(pa.array(place, mask=~has_text))
     return values, has_text & np.asarray(pc.is_null(values))
 
 
 def _key_of_rows(
-    schema: Schema, columns: Mapping[str, pa.Array], keys: Sequence[SecretKey]
+    schema: Schema, columns: Mapping[str, pa.Array], keys: Sequence[SecretKey], time: Written | None
 ) -> NDArray[np.int64] | None:
-    """Return the index of each row's secret key, which makes tokens of protected values: the last key valid at the
-    row's time. None: all rows have the first key."""
+    """Return the index of the secret key that makes each row's tokens: the last key that starts at or before the row's
+    time. None: all rows have the first key."""
     from_ms = np.array([key.from_ms for key in keys])
     if from_ms.max() == TIME_MS_MIN:
         return None
     name = schema.event_types[0].time_field  # all types have one name for it
     if name not in columns:
         return None
-    times = np.asarray(convert(columns[name], schema.columns()[name]).values.fill_null(TIME_MS_MIN))
-    # Keys without a time (TIME_MS_MIN) come first; only the first of them makes tokens, before all keys with a time.
+    times = np.asarray(convert(columns[name], schema.columns()[name], time).values.fill_null(TIME_MS_MIN))
+    # Keys without a time (TIME_MS_MIN) come first. Only the first one makes tokens, for rows before all other keys.
     untimed = int((from_ms == TIME_MS_MIN).sum())
     numbers = np.searchsorted(from_ms[untimed:], times, side="right") + untimed - 1
     return np.where(numbers < untimed, 0, numbers).astype(np.int64)
@@ -155,8 +158,8 @@ def _key_of_rows(
 def tokens_of_key(schema: Schema, domain: Sequence[str], parts: Sequence[str]) -> list[list[str]]:
     """Convert the parts of a key to the form that events have: protected values as tokens.
 
-    Returns one list for each of the job's secret keys: events from before and after a change of keys may differ.
-    Raises: UsageError without keys, or for an invalid card number in a `pan`.
+    Returns one list for each secret key of the job, equal lists once: events before and after a change of keys may
+    differ. Raises: UsageError without keys, or for an invalid card number in a `pan`.
     """
     protected = dict(schema.protected)
     if not protected.keys() & set(domain):

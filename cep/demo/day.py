@@ -81,8 +81,8 @@ def write_expected(size: str, ids: dict[str, list[str]]) -> None:
 
 
 def compare(outcome: Outcome, expected: dict[str, list[str]] | None, notes: dict[str, str], console: Console) -> bool:
-    """Print the alerts of the planted frauds by rule, with notes. Return True if live, replay and `expected` agree."""
-    planted = Counter(case.rule_id for case in outcome.stream.planted if case.fires)  # put in to be found
+    """Print the counts of alerts by rule, with notes. Return True if live, replay and `expected` have equal alerts."""
+    planted = Counter(case.rule_id for case in outcome.stream.planted if case.fires)  # planted frauds by rule
     table = new_table(("rule",), ("planted", "live", "replay"), ("equal",))
     for rule_id in sorted(planted):
         live, replayed = _lines_of(outcome.live, rule_id), _lines_of(outcome.replayed, rule_id)
@@ -181,16 +181,16 @@ class Feed:
             topics.create(topic)
 
     def send_day(self, late_rule: UpsertRecord, seconds: float) -> None:
-        """Send the payments, and publish a late rule in the middle. A heartbeat of the next day ends runs that wait."""
+        """Send the payments, and publish a late rule on the way. A heartbeat (a later time) ends the runs that wait."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self._console, transient=True) as bar:
             task = bar.add_task("the job starts", total=len(self._records))
-            self._send_until(START_MS + SLICE_MS)  # and events of before the day
+            self._send_until(START_MS + SLICE_MS)  # with the payments from before the day
             self._watch.wait("its first payments", lambda: self._matched_count > 0)
             last_ms = int(self._times[-1])
-            ends = range(START_MS + 2 * SLICE_MS, last_ms + 2 * SLICE_MS, SLICE_MS)
+            ends = range(START_MS + 2 * SLICE_MS, last_ms + 2 * SLICE_MS, SLICE_MS)  # of the slices of the day
             pause_s = seconds / len(ends)
-            ahead_max = int(len(self._records) * _AHEAD_SHARE)
+            ahead_max = int(len(self._records) * _AHEAD_SHARE)  # payments that the job has not matched yet
             for end_ms in ends:
                 next_s = time.monotonic() + pause_s
                 self._send_until(end_ms)

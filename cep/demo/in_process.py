@@ -50,12 +50,12 @@ class InProcess:
 
         Yield a function that returns why the job has ended, None while it runs.
         """
-        commits = Commits(StoreSettings(self.folder / "checkpoint"))
+        commits = Commits(StoreSettings(self.folder / "checkpoint"))  # the job's stored state
         engine = Engine(job, tuple(initial), commits.store, Workers(self.cores))
         sources = self.open_sources()
         outlets = Outlets([ConsoleSink(self.console)], DeadLetterFiles(self.folder / "letters"))
         runner = Runner(engine, sources, outlets, commits, Pace(sends_at_once=True), Listener(take))
-        stop, reasons = threading.Event(), list[str]()
+        stop, reasons = threading.Event(), list[str]()  # why the job has ended: its error
 
         def work() -> None:
             try:
@@ -86,7 +86,7 @@ _LANES_COUNT = 4  # as many as the embedded Kafka gives a topic
 
 
 class MemoryTopics:
-    """Topics that one thread fills and another one reads."""
+    """Topics that one thread fills and another one reads. Each topic has lanes, as Kafka has partitions."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, list[list[bytes]]] = {}
@@ -117,7 +117,7 @@ class TopicReader:
         self._has_more = has_more
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
-        """Return the new records, at most an equal share of `records_max` per lane; wait for the first record."""
+        """Return new records, from each lane (partition) an equal part of `records_max` at most; wait for the first."""
         share = max(1, records_max // len(self._lanes))
         deadline_s = time.monotonic() + wait_s
         with self._has_more:

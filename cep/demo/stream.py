@@ -143,22 +143,22 @@ def json_lines(payments: pa.Table) -> Iterator[bytes]:
 
 
 def _plan(random: np.random.Generator, size: StreamSize) -> list[_Case]:
-    """Choose the cards and times of the cases. Each has its own card, without other payments until `quiet_until_ms`."""
+    """Choose the cards and times of the cases. Each has a card of its own, which is quiet until `quiet_until_ms`."""
     counts = {name: (count, size.near_misses_count) for name, count in size.counts().items()}
-    cards_count = sum(fraud + miss for name, (fraud, miss) in counts.items() if name != "dormant_then_large")
+    cards_count = sum(frauds + decoys for name, (frauds, decoys) in counts.items() if name != "dormant_then_large")
     assert cards_count <= size.cards_count, "more planted cases than cards"
     cards = iter(random.permutation(size.cards_count)[:cards_count].tolist())
     dormant_cards = iter(range(size.cards_count, size.cards_count + sum(counts["dormant_then_large"])))
     cases = []
-    for rule_id, (fraud, miss) in counts.items():
-        for number in range(fraud + miss):
+    for rule_id, (frauds, decoys) in counts.items():
+        for number in range(frauds + decoys):
             card = next(dormant_cards if rule_id == "dormant_then_large" else cards)
             start_ms = START_MS + int(random.integers(2 * HOUR_MS, 20 * HOUR_MS))
-            payments = _MAKERS[rule_id](random, start_ms, number < fraud)
+            payments = _MAKERS[rule_id](random, start_ms, number < frauds)
             quiet_until_ms = payments[-1].time_ms + _QUIET_MS
             if rule_id == "impossible_travel":  # or the way home would be impossible as well
                 quiet_until_ms = START_MS + 2 * DAY_MS
-            cases.append(_Case(rule_id, card, number < fraud, payments, quiet_until_ms))
+            cases.append(_Case(rule_id, card, number < frauds, payments, quiet_until_ms))
     return cases
 
 
@@ -221,7 +221,7 @@ def _everyday(random: np.random.Generator, size: StreamSize, homes: Ints) -> dic
     counts = random.integers(size.payments_per_card - 6, size.payments_per_card + 7, size.cards_count)
     counts = np.maximum(counts, 1)
     card = np.repeat(np.arange(size.cards_count), counts)
-    slot = np.arange(len(card)) - np.repeat(np.cumsum(counts) - counts, counts)
+    slot = np.arange(len(card)) - np.repeat(np.cumsum(counts) - counts, counts)  # 0, 1, … of a card
     slot_ms = DAY_MS // np.repeat(counts, counts)
     time_ms = START_MS + slot * slot_ms + (random.random(len(card)) * 0.8 * slot_ms).astype(np.int64)
     channel = random.choice(len(CHANNELS), len(card), p=[0.55, 0.33, 0.07, 0.05])
@@ -241,30 +241,30 @@ def _everyday(random: np.random.Generator, size: StreamSize, homes: Ints) -> dic
 
 
 def _is_far_enough(columns: dict[str, Ints | Floats], cases: list[_Case]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return False for everyday payments that are too close to a planted payment of the same card."""
+    """Return False for everyday payments in the quiet time around the planted payments of the same card."""
     cards_count = int(columns["card"].max()) + 1
-    quiet_from = np.full(cards_count, np.iinfo(np.int64).max)
+    quiet_from = np.full(cards_count, np.iinfo(np.int64).max)  # by card; without a case, never
     quiet_until = np.full(cards_count, np.iinfo(np.int64).min)
     for case in cases:
-        if case.card < cards_count:
+        if case.card < cards_count:  # other cards have no everyday payments
             quiet_from[case.card] = case.payments[0].time_ms - _QUIET_MS
             quiet_until[case.card] = case.quiet_until_ms
     card = columns["card"].astype(np.int64)
-    inside = (columns["time_ms"] >= quiet_from[card]) & (columns["time_ms"] < quiet_until[card])
-    return ~inside
+    is_quiet = (columns["time_ms"] >= quiet_from[card]) & (columns["time_ms"] < quiet_until[card])
+    return ~is_quiet
 
 
 def _with_cases(
     random: np.random.Generator, columns: dict[str, Ints | Floats], cases: list[_Case], homes: Ints
 ) -> dict[str, Ints | Floats]:
-    """Append the payments of planted fraud cases, and note their rows in the cases. `homes`: the city of each card."""
+    """Append the payments of the planted cases, and store their rows in the cases. `homes`: the city of each card."""
     rows: list[tuple[int, int, int, int, int, int]] = []
-    offset = len(columns["card"])
+    offset = len(columns["card"])  # the row of the first planted payment
     for case in cases:
         home = int(homes[case.card])
         for payment in case.payments:
             case.rows.append(offset + len(rows))
-            city = home if payment.city is None else _OVERSEAS[home]
+            city = home if payment.city is None else _OVERSEAS[home]  # at home, or far away
             status, channel = STATUSES.index(payment.status), CHANNELS.index(payment.channel)
             rows.append((payment.time_ms, case.card, payment.amount_minor, status, channel, city))
     planted_columns = dict(
@@ -274,7 +274,7 @@ def _with_cases(
         **planted_columns,
         "north_km": np.zeros(len(rows)),
         "east_km": np.zeros(len(rows)),
-        "merchant": random.integers(0, 800, len(rows)),
+        "merchant": random.integers(0, 800, len(rows)),  # one of 800 merchants
     }
     return {name: np.concatenate([values, more[name]]) for name, values in columns.items()}
 
@@ -286,15 +286,15 @@ def _planted(case: _Case, place: Ints) -> Planted:
 
 
 def _table(columns: dict[str, Ints | Floats]) -> pa.Table:
-    """Return the columns of SCHEMA. Terminals have a position, purchases a merchant, payments online a device."""
+    """Return the columns of SCHEMA. Terminal payments have a position, purchases a merchant, online ones a device."""
     channel = columns["channel"]
     city = columns["city"].astype(np.int64)
-    present = (channel == CHANNELS.index("pos")) | (channel == CHANNELS.index("atm"))
-    online = channel == CHANNELS.index("ecom")
-    bought = online | (channel == CHANNELS.index("pos"))
-    latitude = np.array([c[1] for c in CITIES])[city]
+    at_terminal = (channel == CHANNELS.index("pos")) | (channel == CHANNELS.index("atm"))
+    is_online = channel == CHANNELS.index("ecom")
+    is_purchase = is_online | (channel == CHANNELS.index("pos"))
+    latitude = np.array([c[1] for c in CITIES])[city]  # of the city of each payment
     longitude = np.array([c[2] for c in CITIES])[city]
-    km_per_degree = 111.2
+    km_per_degree = 111.2  # of latitude
     lat = np.round(latitude + columns["north_km"] / km_per_degree, 5)
     lon = np.round(longitude + columns["east_km"] / (km_per_degree * np.cos(np.radians(latitude))), 5)
     cents = pa.array(columns["amount_minor"]).cast(pa.decimal128(19, 0))
@@ -308,10 +308,10 @@ def _table(columns: dict[str, Ints | Floats]) -> pa.Table:
             pa.array(np.array(STATUSES)[columns["status"].astype(np.int64)]),
             pa.array(np.array(CHANNELS)[channel.astype(np.int64)]),
             pa.array(np.array([c[0] for c in CITIES])[city]),
-            pa.array(lat, mask=~present),
-            pa.array(lon, mask=~present),
-            pc.if_else(pa.array(online), _names("D", columns["card"], 6), pa.scalar(None, pa.string())),
-            pc.if_else(pa.array(bought), _names("M", columns["merchant"], 4), pa.scalar(None, pa.string())),
+            pa.array(lat, mask=~at_terminal),
+            pa.array(lon, mask=~at_terminal),
+            pc.if_else(pa.array(is_online), _names("D", columns["card"], 6), pa.scalar(None, pa.string())),
+            pc.if_else(pa.array(is_purchase), _names("M", columns["merchant"], 4), pa.scalar(None, pa.string())),
         ],
         schema=SCHEMA,
     )

@@ -2,6 +2,7 @@
 
     alert_id = first 128 bits of SHA-256 over "rule version 4:card2:t12:t2" (key, ids of the bound events), as hex
 
+If matches of one time bind the same events to other variables, all but one have a digest of their variables, too.
 An alert from `on timeout emit` has the kind "timeout"; its digest begins with "timeout ".
 
 The source events of derived events are a text stored with each derived event, and a column of alerts:
@@ -23,6 +24,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -166,6 +168,7 @@ ALERT_ID_CHARS = 32
 _RULE_COLUMNS = ("rule_id", "version", "epoch", "status", "severity", "priority", "score", "content_hash")
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)]).view(np.uint16)  # two characters for each byte
 _COLUMN_BYTES = 1 << 31
+_SCALE_OF_DIGITS = 6  # Arrow writes a small decimal with more digits as 1E-8
 _AT_ONCE = 1 << 20  # alerts of several rules that are made together
 _RULES_CACHED = 64  # sets of rules that reacted together, whose common columns are cached
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -327,8 +330,11 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, counters:
         ]
     )
     digests = _digests(common.digest_heads, part_of, matches, rows)
-    if counters is not None and len(rows) > 1:
+    if len(rows) > 1:
         order = _order(detected_ms, digests)
+        if _tell_apart(digests, detected_ms, order, matches, rows):
+            order = _order(detected_ms, digests)
+    if counters is not None and len(rows) > 1:
         rows, part_of, digests = rows[order], part_of[order], digests[order]
         first_ms, last_ms, detected_ms, from_ms = (index[order] for index in (first_ms, last_ms, detected_ms, from_ms))
     key = _chosen(text_buffers(matches.keys), matches.key[rows])
@@ -406,7 +412,27 @@ def _digests(digest_heads: Texts, head_of: Int64, matches: Matches, rows: Int64)
     for end in ends.tolist():
         digests.append(digest(whole[start:end]).digest())
         start = end
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), -1)
+    return np.frombuffer(bytearray().join(digests), np.uint8).reshape(len(rows), -1)
+
+
+def _tell_apart(digests: UInt8, detected_ms: Int64, order: Int64, matches: Matches, rows: Int64) -> bool:
+    """Give matches of one time that bind the same events to other variables different digests, in place.
+
+    The first one in the order of variables keeps its digest. `order` sorts the matches by time and digest. Return False
+    if no digest has changed."""
+    is_same = (digests[order[1:]] == digests[order[:-1]]).all(axis=1) & (np.diff(detected_ms[order]) == 0)
+    if not is_same.any():
+        return False
+    equal_rows = order[np.append(is_same, False) | np.append(False, is_same)].tolist()
+    bounds = [(row, slice(*matches.offsets[rows[row] : rows[row] + 2].tolist())) for row in equal_rows]
+    bindings = [
+        (int(detected_ms[row]), digests[row].tobytes(), matches.variable[bound].astype("<i4").tobytes(), row)
+        for row, bound in bounds
+    ]
+    for before, (*same, variables, row) in pairwise(sorted(bindings)):
+        if list(before[:2]) == same:
+            digests[row] = np.frombuffer(hashlib.sha256(same[1] + variables).digest(), np.uint8)
+    return True
 
 
 def _order(detected_ms: Int64, digests: UInt8) -> Int64:
@@ -433,8 +459,9 @@ def measure_values(matches: Matches, rows: Int64, number: int, type_: Type) -> p
 def _plain(values: pa.Array, type_: Type) -> pa.Array:
     """Format a measure as readable text; null is "null"."""
     if type_.kind is Kind.DECIMAL:
-        # Scaled integers: 90000 with scale 2 is 900.00. Exact for every int64.
-        text = (as_decimals(values, type_.scale) if type_.scale else values).cast(pa.string())
+        text = _digits(values, type_)
+        if type_.scale > _SCALE_OF_DIGITS:
+            text = pa.array([None if v is None else f"{Decimal(v):f}" for v in text.to_pylist()], pa.string())
     elif type_.kind is Kind.TIME:
         stamped = values.cast(_TIMESTAMP)
         text = pc.strftime(stamped, "%Y-%m-%dT%H:%M:%SZ")
@@ -448,6 +475,11 @@ def _plain(values: pa.Array, type_: Type) -> pa.Array:
     else:
         text = values.cast(pa.string())
     return text.cast(pa.string()).fill_null("null")
+
+
+def _digits(values: pa.Array, type_: Type) -> pa.Array:
+    """Format a decimal, a scaled integer: 90000 with scale 2 is 900.00. Exact for every int64."""
+    return (as_decimals(values, type_.scale) if type_.scale else values).cast(pa.string())
 
 
 def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array:
@@ -475,7 +507,9 @@ def _measures_json(measures: dict[str, tuple[pa.Array, Type]], count: int) -> pa
 
 
 def _json_values(values: pa.Array, type_: Type) -> pa.Array:
-    if type_.kind in (Kind.INT, Kind.DECIMAL, Kind.BOOL):
+    if type_.kind is Kind.DECIMAL:
+        return _digits(values, type_).fill_null("null")
+    if type_.kind in (Kind.INT, Kind.BOOL):
         return _plain(values, type_)
     if type_.kind is Kind.FLOAT:
         finite = pc.if_else(pc.is_finite(values), values, pa.scalar(None, pa.float64()))

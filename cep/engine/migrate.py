@@ -17,7 +17,7 @@ both. A standard deviation continues from the rounded sums of 0.2.0, and is only
 Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py, tests/upgrade/test_upgrade.py.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -303,6 +303,28 @@ def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState
     is_lost = (moves.rule_numbers[keyed_state.run_rule] < 0) & keyed_state.is_run
     is_lost &= ~np.isin(keyed_state.run_rule, [prefix for prefix, _ in moves.leaving])  # its rules have them
     return replace(migrated, runs=runs, run_rule=run_rule, run_key=run_key), int(is_lost.sum())
+
+
+def fit_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, Counter[str]]:
+    """Do as `migrate_state`. Return also what that adds to the counters of runs, by name."""
+    migrated, orphans = migrate_state(keyed_state, program)
+    if migrated is keyed_state:
+        return migrated, Counter()
+    before = count_runs(keyed_state)
+    changes = Counter({name: count - before[name] for name, count in count_runs(migrated).items()})
+    changes["runs_orphaned"] += orphans
+    return migrated, changes
+
+
+def count_runs(keyed_state: KeyedState) -> Counter[str]:
+    """Count the runs in all and by rule, under the names of a job's totals."""
+    rules = keyed_state.layout.rules
+    by_rule = np.bincount(keyed_state.run_rule, minlength=len(rules)).tolist()
+    counts = Counter(runs=len(keyed_state))
+    for ((rule_id, version, _), *_), count in zip(rules, by_rule, strict=True):
+        if rule_id:  # without one they are events that rules share
+            counts[f"rule_runs[{rule_id}@{version}]"] += count
+    return counts
 
 
 def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> KeyedState:

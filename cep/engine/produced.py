@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import DERIVED_COMPLETE_FROM, DERIVED_FLAGS, DERIVED_ORIGINS, FLAG_CUT, FLAG_FOLDED
 from cep.columnar.batch import TEXT, arrow_type, data_columns, no_order
+from cep.columnar.convert import finite
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.order import order_of_derived
 from cep.engine.advance import Matches
@@ -69,7 +70,8 @@ def _make_events(program: Program, rule: RuleProgram, alerts: pa.Table, matches:
         if column == event_type.id_field:
             columns[column] = ids
         elif column in index_and_type:
-            columns[column] = measure_values(matches, rows, *index_and_type[column]).cast(arrow_type(type_))
+            values = measure_values(matches, rows, *index_and_type[column]).cast(arrow_type(type_))
+            columns[column] = finite(values) if type_.is_float else values
         else:
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
     cut, folded, from_time = (

@@ -4,6 +4,7 @@ The zone's clock is looked up once for each day that the times have.
 Tested by: tests/nfa/test_functions.py, tests/histories/test_values.py
 """
 
+from bisect import bisect_right
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -31,22 +32,27 @@ def of_times(fn: str, zone_name: str, times_ms: Int64) -> Int64:
     days = local_ms // _DAY_MS
     if fn == "weekday":
         return (days + _EPOCH_WEEKDAY) % 7 + 1
-    return _for_each_distinct(days, lambda day: _day_start_ms(zone, day))
+    return _for_each_distinct(days, lambda day: _start_ms(zone, day * _DAY_MS))
 
 
 def unit_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
     """Return when the hour, day, week (from Monday), month or year of each time began in the zone. int64[N], ms UTC."""
     zone = ZoneInfo(zone_name)
-    local_ms = times_ms + _offsets_ms(zone, times_ms)
+    offsets_ms = _offsets_ms(zone, times_ms)
+    local_ms = times_ms + offsets_ms
     if unit == "hour":
-        return times_ms - local_ms % _HOUR_MS
+        starts_ms = times_ms - local_ms % _HOUR_MS
+        changed = _offsets_ms(zone, starts_ms) < offsets_ms  # the clock skips a part of the hour
+        hours = local_ms[changed] // _HOUR_MS
+        starts_ms[changed] = _for_each_distinct(hours, lambda hour: _start_ms(zone, hour * _HOUR_MS))
+        return starts_ms
     days = local_ms // _DAY_MS
     if unit == "week":
         days -= (days + _EPOCH_WEEKDAY) % 7
     elif unit in ("month", "year"):
         dates = days.astype("datetime64[D]")
         days = dates.astype(f"datetime64[{unit[0].upper()}]").astype("datetime64[D]").astype(np.int64)
-    return _for_each_distinct(days, lambda day: _day_start_ms(zone, day))
+    return _for_each_distinct(days, lambda day: _start_ms(zone, day * _DAY_MS))
 
 
 def pane_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
@@ -98,10 +104,12 @@ def _offset_ms(zone: ZoneInfo, time_ms: int) -> int:
     return ahead // _MS
 
 
-def _day_start_ms(zone: ZoneInfo, day: int) -> int:
-    """Midnight by the zone's clock, the first if there are two; where the clock skips it, the moment of the change."""
-    midnight_ms = day * _DAY_MS
-    calendar_ms = min(max(midnight_ms, _CLOCK_FIRST_MS), EVENT_TIME_MS_MAX)
-    ahead = (_EPOCH + timedelta(milliseconds=calendar_ms)).replace(tzinfo=zone).utcoffset()
-    assert ahead is not None, "a zone has an offset at every time"
-    return midnight_ms - ahead // _MS
+def _start_ms(zone: ZoneInfo, local_ms: int) -> int:
+    """Return a local time in UTC, the first if there are two; where the clock skips it, the moment of the change."""
+    calendar_ms = min(max(local_ms, _CLOCK_FIRST_MS), EVENT_TIME_MS_MAX)
+    local = (_EPOCH + timedelta(milliseconds=calendar_ms)).replace(tzinfo=zone)
+    before_ms, after_ms = ((local.replace(fold=fold).utcoffset() or timedelta()) // _MS for fold in (0, 1))
+    if after_ms <= before_ms:
+        return local_ms - before_ms
+    skipped = range(local_ms - after_ms, local_ms - before_ms)  # the clock changes in it or, mostly, at its end
+    return skipped.start + bisect_right(skipped, before_ms, key=lambda ms: _offset_ms(zone, ms))

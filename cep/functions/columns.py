@@ -95,7 +95,7 @@ def _write_by_text(used_texts: Int64, values: Int64, flags: UInt8, codes: Int64,
 def _fill_listed(
     call: Call, lists: Lists, texts: pa.Array, times_ms: Int64, source: Int64, is_member: Int64, nulls: UInt8
 ) -> None:
-    """Fill the column of list membership by the version of the list at each row's time; null before the first one.
+    """Fill a column of list membership. A row's time chooses the version of the list; null before the first version.
 
     `source` is the looked-up column: numbers, or indexes into `texts`.
     """
@@ -109,10 +109,10 @@ def _fill_listed(
         else:
             used_texts = _used_texts(source[rows], nulls[rows], len(texts))
             is_listed, is_invalid = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(used_texts))))
-            by_text = np.zeros((2, len(texts) + 1), np.uint8)  # + 1: null has index 0, also without texts
+            by_text = np.zeros((2, len(texts) + 1), np.uint8)  # + 1: a null row has index 0, even if no text exists
             by_text[:, used_texts] = is_listed, is_invalid
             is_member[rows] = by_text[0, source[rows]]
-            nulls[rows] |= by_text[1, source[rows]]
+            nulls[rows] |= by_text[1, source[rows]]  # an invalid address makes the row null
 
 
 def of_texts(expr: Expr, texts: pa.Array) -> pa.Array:
@@ -144,7 +144,8 @@ def _upper(texts: pa.Array) -> pa.Array:
 
 
 def _substring(texts: pa.Array, first: int, length: int | None = None) -> pa.Array:
-    return pc.utf8_slice_codeunits(texts, first - 1, None if length is None else first - 1 + length)
+    end = None if length is None else min(first - 1 + length, 2**63 - 1)  # Arrow takes 64 bits
+    return pc.utf8_slice_codeunits(texts, first - 1, end)
 
 
 def _in_network(texts: pa.Array, network: str) -> pa.Array:
@@ -204,11 +205,11 @@ def hashed_texts(texts: pa.Array) -> HashedTexts:
 
 
 class TextNumbers:
-    """Finds the number of a text among some distinct texts, by its hash."""
+    """Finds the index of a text among some distinct texts, in a hash table of their indexes."""
 
     def __init__(self, texts: pa.Array) -> None:
         self.hashed = hashed_texts(texts)
-        self._places = np.full(2 << max(len(texts) - 1, 1).bit_length(), -1, np.int32)
+        self._places = np.full(2 << max(len(texts) - 1, 1).bit_length(), -1, np.int32)  # -1: free
         fill_places(self.hashed.hashes, self._places)
 
     def of(self, texts: pa.Array) -> Int32:

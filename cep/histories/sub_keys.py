@@ -43,7 +43,10 @@ def sub_key_numbers(fields: Sequence[pa.Array]) -> Int64:
     """int64[N]: the number of each row's values in these fields, one or more of length N; undefined for null."""
     numbers = _numbers(fields[0])
     for values in fields[1:]:
-        numbers = window_panes.mixed((numbers + _numbers(values)).view(np.int64))
+        others = _numbers(values)
+        # Fields of one type may have each other's values: (FR, DE) and (DE, FR) are two sub-keys.
+        is_greater = (numbers > others) & (values.type == fields[0].type)
+        numbers = window_panes.mixed((numbers + others + is_greater).view(np.int64))
     return numbers.view(np.int64)
 
 

@@ -53,15 +53,15 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One mistake in a file or in the arguments of a rule. For an argument, `span` is None."""
+    """One finding about a file or about the arguments of a rule. For an argument, `span` is None."""
 
-    code: str
+    code: str  # such as CEP203
     message: str
     span: Span | None = None
-    labels: tuple[Label, ...] = ()
-    help: str = ""
+    labels: tuple[Label, ...] = ()  # other places that matter, with a few words each
+    help: str = ""  # how to put it right
     severity: Severity = Severity.ERROR
-    fix: Fix | None = None
+    fix: Fix | None = None  # a change of the text that puts it right
 
     @property
     def is_error(self) -> bool:
@@ -106,8 +106,8 @@ class Collector:
         name: str,
         span: Span,
         candidates: Iterable[str],
-        label: str = "known",
-        labels: Iterable[Label] = (),
+        label: str = "known",  # the word before the valid names in the help line
+        labels: Iterable[Label] = (),  # other places that matter
     ) -> None:
         """Add an error about an unknown name, which is all of `span`, with the nearest valid one as help and fix."""
         candidates = tuple(candidates)

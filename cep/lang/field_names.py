@@ -51,13 +51,13 @@ _MONEY_WORDS = {
 def role_of(name: str) -> Role:
     """Guess the role of a field, such as money or a personal value, from the words in its name."""
     words = [word.lower() for word in _WORD.findall(name)]
-    whole, parts = " ".join(words), set(words)
-    if whole in _LABEL_NAMES or (parts & _LABEL_WORDS and not parts & _KNOWN_WORDS):
-        return Role.LABEL
+    whole, parts = " ".join(words), set(words)  # `oldBalance` becomes "old balance" and {"old", "balance"}
+    if whole in _LABEL_NAMES or (parts & _LABEL_WORDS and not parts & _KNOWN_WORDS):  # `fraud_score` is known
+        return Role.LABEL  # it says which events are fraud, and is known only after them
     if parts & _PERSONAL_WORDS or whole in _PERSON_NAMES or ("age" in parts and not parts & _AGED_THINGS):
         return Role.SENSITIVE
     if parts & _COORDINATE_WORDS:
         return Role.COORDINATE
-    if "balance" in whole:
+    if "balance" in whole:  # before money, because a sum of balances means nothing
         return Role.BALANCE
     return Role.MONEY if parts & _MONEY_WORDS else Role.OTHER

@@ -141,12 +141,12 @@ class If:
 class Call:
     """A call of the function `fn` of the language (functions.py). A CurrentField is a field of the event under test.
 
-    round, floor, ceil: of a DECIMAL they return an INT (round with digits > 0: a coarser DECIMAL).
-    text functions: the first argument is a CurrentField of text, or lower, upper or substring of one; the others are
-    constants. `matches` finds the RE2 expression anywhere in the text.
-    in_list(field, name): is the text or number in a list whose entries may change? It reads the version at the event's
-    time: null before the first version, and for an invalid address in a list of networks. The name has the type LIST.
-    hour, weekday, date: they take a CurrentField of kind TIME and a zone.
+    round, floor, ceil: a DECIMAL becomes an INT; `round` with digits > 0 makes it a DECIMAL with so many digits.
+    text functions: the first argument is a text field, or lower, upper or substring of one; the others are constants.
+    `matches` finds the RE2 expression anywhere in the text.
+    in_list(field, name): is the value in this list, whose entries may change? The list is read as it was at the time of
+    the event. The result is null before its first version, and in a list of networks for an invalid address.
+    hour, weekday, date: they take a field of kind TIME and a zone.
     """
 
     fn: str
@@ -156,8 +156,7 @@ class Call:
 
 CalendarUnit = Literal["hour", "day", "week", "month", "year"]
 _HOUR_MS = 3_600_000
-# The longest that a unit can be: a clock that is put back makes it an hour longer.
-CALENDAR_MS_MAX: dict[CalendarUnit, int] = {
+CALENDAR_MS_MAX: dict[CalendarUnit, int] = {  # a clock that is put back makes a unit an hour longer
     "hour": 2 * _HOUR_MS,
     "day": 25 * _HOUR_MS,
     "week": 169 * _HOUR_MS,
@@ -189,9 +188,9 @@ class History:
     """A function of past events of the key, such as `count(payment over 1 h)`, at the time of the event under test.
 
     argument, where: a CurrentField in them is a field of the past event. Null arguments are left out.
-    by: only events with the same values of these fields as the event under test; none if one of them is null there.
+    by: an event counts only if these fields have the same values as in the event under test, and none of them is null.
     window: None is the whole past; `last` and `exists` then leave out the event under test.
-    percent: of percentile, 1 to 100.
+    percent: the percentage of a percentile, from 1 to 100; None for other functions.
 
     Without events count, distinct and sum are 0, exists is false, the others are null. `first_seen` is the time since
     the key first had the value that `by` has in the event under test; 0 if no earlier event had it. It has no event

@@ -53,7 +53,7 @@ PATTERN_PASSES: tuple[Callable[[clauses.Draft], None], ...] = (
 
 
 def _check_patterns(resolved: Resolved, collector: Collector) -> tuple[dict[str, PatternIR], dict[str, PatternIR]]:
-    """Check every pattern. Return the correct ones, and those with a default for every parameter, with the defaults."""
+    """Return the correct patterns, and a copy with default values of each pattern whose parameters all have one."""
     patterns: dict[str, PatternIR] = {}
     by_default: dict[str, PatternIR] = {}
     for pattern in resolved.patterns.values():
@@ -112,6 +112,7 @@ def _ir(draft: clauses.Draft) -> PatternIR:
 
 
 _IMPORTS_CACHED = 16  # files of a folder share a few; one of 100 kB is some MB as syntax
+BYTE_ORDER_MARK = "\ufeff"  # allowed at the beginning of a file only
 TEXT = "<text>"  # the name of a text that is not a file
 
 # From the importing file's name and the path it wrote to the imported file's name and text, or a reason why not.
@@ -136,8 +137,7 @@ class Checked:
     refused_tests: tuple[RefusedTest, ...] = ()
     files: tuple[syntax.FileSyntax, ...] = ()
     resolved: Resolved = field(default_factory=Resolved)
-    # By file: the folder that contains all files that it may name.
-    roots: Mapping[str, Path] = field(default_factory=dict)
+    roots: Mapping[str, Path] = field(default_factory=dict)  # by file: the folder of all files that it may name
     by_default: Mapping[str, PatternIR] = field(default_factory=dict)
 
     @property
@@ -235,15 +235,15 @@ def bundle_source(path: str | Path, root: Path | None = None) -> str:
 
 
 def bundle_checked(path: str | Path, root: Path | None = None) -> Bundle:
-    """Join a file and its imports to one text and check it, without parsing it again. Raises: as `bundle_source`."""
+    """Join a file and its imports to one text, and check the syntax of the files. Raises: as `bundle_source`."""
     with paused():  # without Python's cyclic garbage collector, which slows a check
         name, files = _read_bundle(Path(path), root)
         loader = _Loader(_no_imports)
         text = files.bundled(name, set())
         is_small_enough = loader.keep_source(TEXT, text)
         if not is_small_enough or files.collector.diagnostics or not files.can_be_concatenated(name):
-            return Bundle(text, checked=None)  # the caller has to parse and check the text, to show places in it
-        loader.sources |= files.sources  # where the spans of the syntax are
+            return Bundle(text, checked=None)  # the caller parses the text: mistakes need places in it
+        loader.sources |= files.sources  # the texts to which the spans (places) of the syntax refer
         loader.files.append(syntax.FileSyntax(TEXT, tuple(files.declared(name, set()))))
         checked = loader.checked()
         return Bundle(text, None if checked.diagnostics else checked.without_syntax())
@@ -268,11 +268,11 @@ class _Files:
     def __init__(
         self, paths: Sequence[Path], root: Path | None = None, overlay: Mapping[str, str] | None = None
     ) -> None:
-        self.overlay = overlay or {}
+        self.overlay = overlay or {}  # by name: the texts of files that an editor has open
         self.roots: dict[str, Path] = {}
         common = root_of(paths) if root is None else root
         for path in paths:
-            # Files that have but the whole file system in common are each confined to their own folder.
+            # If the whole file system is the only folder in common, each file may only name files of its own folder.
             apart = root is None and common == Path(common.anchor)
             self.roots[file_name(path)] = root_of([path]) if apart else common
 
@@ -281,8 +281,8 @@ class _Files:
         return self.overlay[name] if name in self.overlay else read_source(path, self.roots[name])
 
     def resolve(self, importing: str, written: str) -> tuple[str, str] | str:
-        """Resolve a path relative to the file that imports it. This is the `Resolver` for files."""
-        path = Path(importing).parent / written
+        """Return the name and text of an imported file, or why it cannot be read. This is the `Resolver` for files."""
+        path = Path(importing).parent / written  # a path in an import is relative to the file that has it
         root = self.roots[importing]
         try:
             check_below(path, root)
@@ -290,7 +290,7 @@ class _Files:
             source = self.overlay[name] if name in self.overlay else read_source(path, root)
         except UnreadableError as error:
             return str(error)
-        self.roots.setdefault(name, root)
+        self.roots.setdefault(name, root)  # an imported file may name files of the same folder
         return name, source
 
 
@@ -363,14 +363,15 @@ class _Loader:
 
     def _import(self, importing: str, declaration: syntax.ImportSyntax) -> None:
         """Load an imported file, or report why that is not possible: too many files, an unreadable one, or a circle."""
-        if len(self.sources) >= IMPORTS_MAX or len(self.open_files) > IMPORTS_MAX // 2:
-            self.collector.add("CEP208", f"more than {IMPORTS_MAX} files, or too deep a chain", declaration.span)
-            return
         resolved = self.resolver(importing, declaration.path)
         if isinstance(resolved, str):
             self.collector.add("CEP208", f"cannot import `{declaration.path}`: {resolved}", declaration.span)
             return
         name, text = resolved
+        is_too_many = name not in self.sources and len(self.sources) >= IMPORTS_MAX
+        if is_too_many or len(self.open_files) > IMPORTS_MAX // 2:  # a chain is recursion
+            self.collector.add("CEP208", f"more than {IMPORTS_MAX} files, or too deep a chain", declaration.span)
+            return
         if name in (opened for opened, _ in self.open_files):
             spans = [span for opened, span in self.open_files if span is not None and opened != name]
             labels = tuple(Label(span, "on the way round") for span in spans[:3])
@@ -401,7 +402,7 @@ class _Loader:
             files=tuple(self.files),
             resolved=resolved,
             roots=self.roots,
-            by_default=by_default,
+            by_default={name: ir for name, ir in by_default.items() if name in patterns},
         )
 
     def bundled(self, name: str, names: set[str]) -> str:
@@ -418,7 +419,7 @@ class _Loader:
         for span, imported in sorted(cuts, key=lambda cut: cut[0].start):
             parts.append(text[position : span.start])
             if imported is not None and imported not in names:
-                parts.append(self.bundled(imported, names).strip())
+                parts.append(self.bundled(imported, names).removeprefix(BYTE_ORDER_MARK).strip())
             position = span.end
         parts.append(text[position:])
         return "".join(parts)
@@ -457,7 +458,7 @@ def _ends_in_doc(text: str, end: int) -> bool:
     """Return True if a doc comment stands before a place, with nothing but comments between."""
     while end > 0:
         start = text.rfind("\n", 0, end) + 1
-        line = text[start:end].strip()
+        line = text[start:end].removeprefix(BYTE_ORDER_MARK).strip()
         if line.startswith("##"):
             return True
         if line and not line.startswith("#"):

@@ -32,6 +32,12 @@ def show_duration(ms: int) -> str:
     return ("-" if ms < 0 else "") + " ".join(parts)
 
 
+def written_duration(ms: int) -> str:
+    """Return `90 min`, with one unit, as an expression has it; 0 is `0 s`."""
+    size, unit = next((size, unit) for unit, size in _UNITS if ms % size == 0)
+    return f"{ms // size} {unit}" if ms else "0 s"
+
+
 def show_time(ms: int) -> str:
     """Return ISO 8601 in UTC, milliseconds only if there are any; outside of the calendar the milliseconds alone."""
     if ms >= TIME_MS_MAX:
@@ -44,20 +50,20 @@ def show_time(ms: int) -> str:
 
 
 def show_value(value: ir.Slot, type_: Type) -> str:
-    """Return a slot content as text."""
+    """Return the content of a slot (one stored value) as text. Decimals, enums and times are stored as integers."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     if isinstance(value, float):
-        return f"{value:.10g}"
+        return f"{value:.10g}"  # ten digits are enough to read
     if type_.kind is Kind.DECIMAL:
-        return str(Decimal(value).scaleb(-type_.scale))
+        return f"{Decimal(value).scaleb(-type_.scale):f}"  # 1050 with scale 2 is 10.50
     if type_.kind is Kind.ENUM:
-        return shown_symbol(type_.symbols[value])
-    if type_.kind is Kind.BOOL:
+        return shown_symbol(type_.symbols[value])  # the value is the number of its symbol
+    if type_.kind is Kind.BOOL:  # stored as 0 or 1
         return "true" if value else "false"
     if type_.kind is Kind.DURATION:
         return show_duration(value)
@@ -79,6 +85,8 @@ def _show(expr: ir.Expr, owner: str) -> tuple[str, int]:
     """Text and precedence. Inside an aggregate `owner` is the variable whose fields are meant."""
     match expr:
         case ir.Const():
+            if isinstance(expr.value, int) and expr.type.kind is Kind.DURATION:
+                return written_duration(expr.value), _ATOM
             text = written_float(expr.value) if isinstance(expr.value, float) else show_value(expr.value, expr.type)
             return text, _ATOM
         case ir.Param():
@@ -135,18 +143,18 @@ def _history(expr: ir.History) -> str:
     """Write a function of past events, such as `sum(payment.amount over 7 d by card)` or `last(payment).country`."""
     if expr.fn == "first_seen":
         return f"first_seen({expr.by[0]})"
-    is_one = expr.fn in ("first", "last")
-    field = "" if expr.argument is None else _show(expr.argument, expr.event_type)[0]
-    parts = [expr.event_type if is_one or not field else field]
+    is_one = expr.fn in ("first", "last")  # one past event, whose field stands after the brackets
+    field = "" if expr.argument is None else _show(expr.argument, expr.event_type)[0]  # [0] is the text
+    parts = [expr.event_type if is_one or not field else field]  # `count(payment)` has no field
     window = expr.window
     if window is not None:
-        length = f'{window.calendar} in "{window.zone}"'
+        length = f'{window.calendar} in "{window.zone}"'  # such as `day in "Europe/Paris"`
         if window.ms is not None:
-            length = window.ms.name if isinstance(window.ms, ir.Param) else show_duration(window.ms)
+            length = window.ms.name if isinstance(window.ms, ir.Param) else written_duration(window.ms)
         parts.append(f"over {'previous ' if window.previous else ''}{length}")
     if expr.by:
         parts.append(f"by {expr.by[0]}" if len(expr.by) == 1 else f"by ({', '.join(expr.by)})")
-    if expr.where is not None:
+    if expr.where is not None:  # its fields stand without the name of the event type
         parts.append(f"where {_show(expr.where, '')[0]}")
     percent = "" if expr.percent is None else f", {_show(expr.percent, '')[0]}"
     text = f"{expr.fn}({' '.join(parts)}{percent})"

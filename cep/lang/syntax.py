@@ -197,14 +197,14 @@ class SuffixSyntax:
     repeat: RepeatSyntax | None = None
     gap: Bound | None = None  # `[1 h]`: the most time between two repetitions
     inner: Inner = Inner.RELAXED  # whether other events may come between two repetitions
-    inner_span: Span | None = None
-    greedy_span: Span | None = None
-    until: ExprSyntax | None = None
+    inner_span: Span | None = None  # of `strict` or `any`
+    greedy_span: Span | None = None  # of `greedy`, which takes as many events as fit; None without it
+    until: ExprSyntax | None = None  # the condition that ends the repetition
     until_span: Span | None = None
 
     @property
     def first_span(self) -> Span | None:
-        """Return where the suffix begins, None if there is none."""
+        """Return the place of the first part in this order, for a message; None without a suffix."""
         gap = self.gap.span if self.gap is not None else None
         repeat = self.repeat.span if self.repeat is not None else None
         return repeat or gap or self.greedy_span or self.inner_span or self.until_span
@@ -378,20 +378,20 @@ class SkipSyntax:
 
 @valueclass(frozen=True, slots=True)
 class PatternSyntax:
-    """A pattern; `broken` if a clause could not be read, so that missing parts are not reported."""
+    """A pattern as written. `broken`: a clause could not be read, and therefore missing parts are not reported."""
 
     name: str
     span: Span
     params: tuple[ParamSyntax, ...]
-    key: tuple[NameRef, ...]
-    structure: SequenceSyntax | None
-    wheres: tuple[WhereSyntax, ...]
-    skip: SkipSyntax | None
-    measures: tuple[AssignSyntax, ...]
-    over_all: bool
-    timeout_measures: tuple[AssignSyntax, ...] | None
-    timeout_span: Span | None
-    produces: NameRef | None
+    key: tuple[NameRef, ...]  # the fields after `by`: only events with equal values in them can match together
+    structure: SequenceSyntax | None  # the steps after `seq`
+    wheres: tuple[WhereSyntax, ...]  # one entry for each variable
+    skip: SkipSyntax | None  # where matching goes on after a match
+    measures: tuple[AssignSyntax, ...]  # the values of `emit`
+    over_all: bool  # `over all`: the pattern reads all events that have its key
+    timeout_measures: tuple[AssignSyntax, ...] | None  # the values of `on timeout emit`
+    timeout_span: Span | None  # the place of the word `on` in `on timeout emit`
+    produces: NameRef | None  # the event type that a match becomes
     broken: bool
     doc: str
 
@@ -437,11 +437,11 @@ class PatternTestSyntax:
     span: Span
     pattern: NameRef
     arguments: tuple[AssignSyntax, ...]
-    keys: tuple[ScriptedKeySyntax, ...]
+    keys: tuple[ScriptedKeySyntax, ...]  # each with its events
     expects: tuple[ExpectSyntax, ...]
-    todo: str | None
+    todo: str | None  # the text after `todo` (a test of a known gap), "" without a text; None without `todo`
     todo_span: Span | None
-    broken: bool
+    broken: bool  # an entry could not be read
     whole: Span
 
 

@@ -12,7 +12,6 @@ Tested by: tests/lists/test_lists.py
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +22,13 @@ import pyarrow.csv as pa_csv
 from cep.base.errors import SourceError, UnreadableError
 from cep.base.files import read_file
 from cep.base.limits import DECIMAL_SCALE_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_BYTES_MAX, LIST_FILE_BYTES_MAX
+from cep.base.text import decimal_units
 from cep.kernels.layout import Int64, UInt8
 from cep.kernels.text.members import NETWORK_BYTES, read_networks
 
 TEXT = pa.large_string()
 TEXT_KINDS = ("string", "prefix", "cidr")
 _DECIMAL = re.compile(r"decimal\((\d{1,2})\)")
-_INT64_MAX = 2**63 - 1
-_NUMBER_CHARS_MAX = 40
 _PROBLEMS_MAX = 10  # of one list; who has more has given the wrong file
 
 
@@ -68,7 +66,7 @@ def scale_of(kind: str) -> int | None:
 def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[WrongEntry]]:
     """Convert entries to keys: the valid ones in their order, and the first wrong ones; null is wrong.
 
-    Cost: O(N) and no Python object for an entry, but for decimals.
+    Cost: O(N). Entries become Python objects for decimals, and for ints if one of them is not a few plain digits.
     """
     assert is_kind(kind), kind
     texts = entries if isinstance(entries, pa.Array) else pa.array(entries, TEXT)
@@ -84,7 +82,7 @@ def read_entries(path: Path, column: str, root: Path | None = None) -> pa.Array:
     """Read the entries of a file, large_string; a path that a pattern names, only below `root`. Raises: SourceError."""
     try:
         data = read_file(path, LIST_FILE_BYTES_MAX, root)
-        if path.suffix == ".csv":
+        if path.suffix.lower() == ".csv":
             return _csv_entries(data, path, column)
         lines = (line.strip() for line in data.decode("utf-8-sig").splitlines())
         entries = pa.array([line for line in lines if line and not line.startswith("#")], TEXT)
@@ -137,27 +135,11 @@ def _numbers(texts: pa.Array, kind: str) -> tuple[Keys, list[WrongEntry]]:
     if scale == 0 and pc.all(plain).as_py() is not False:
         values, bad = np.asarray(texts.cast(pa.int64())), np.zeros(len(texts), bool)
     else:
-        scaled = [_scaled(text, scale) for text in texts.to_pylist()]
+        scaled = [None if text is None else decimal_units(text, scale) for text in texts.to_pylist()]
         bad = np.array([value is None for value in scaled], bool)
         values = np.array([value for value in scaled if value is not None], np.int64)
     data = np.ascontiguousarray(values.astype("<i8")).view(np.uint8)
     return Keys(np.arange(len(values) + 1, dtype=np.int64) * 8, data), _wrong(texts, bad, f"of type {kind}")
-
-
-def _scaled(text: str | None, scale: int) -> int | None:
-    """Convert a decimal text to whole units of its scale; None for another text or one with more digits."""
-    if text is None or len(text) > _NUMBER_CHARS_MAX:
-        return None
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return None
-    if not number.is_finite() or (number and abs(number.adjusted()) > _NUMBER_CHARS_MAX):
-        return None  # decimal would overflow, or round the smallest to 0
-    scaled = number.scaleb(scale)
-    if abs(scaled) > _INT64_MAX or scaled != scaled.to_integral_value():
-        return None
-    return int(scaled)
 
 
 def text_keys(texts: pa.Array) -> Keys:

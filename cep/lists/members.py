@@ -35,8 +35,8 @@ class KeySet:
     """A set of keys in arrays, which a kernel searches by hash (kernels/text/members.py): N keys in B buckets.
 
     Shapes: first int64[B + 1], the first key of each bucket; hashes uint64[N]; offsets int64[N + 1] and data
-    uint8[bytes], the keys; lengths uint8[LENGTHS] marks the lengths of prefixes. `digest` are two 64-bit words, each
-    the sum of a hash of the keys: the digest of a union of disjoint sets is the sum of their digests.
+    uint8[bytes], the keys; lengths uint8[LENGTHS] is 1 for each length of a prefix in the set. `digest` are two 64-bit
+    words, each the sum of a hash of the keys: the digest of a union of disjoint sets is the sum of their digests.
     """
 
     first: Int64
@@ -67,8 +67,8 @@ def build(keys: Keys, kind: str) -> KeySet:
     """Build a set from the keys of a list of this kind (string, prefix, cidr). Equal sets have equal digests."""
     hashes = np.empty(len(keys), np.uint64)
     hash_texts(keys.offsets, keys.data, 0, hashes)
-    order = np.argsort(hashes, kind="stable")  # most of the cost; also the order of buckets, see below
-    order = order[: distinct(order, hashes, keys.offsets, keys.data)]  # a repeated key counts once
+    order = np.argsort(hashes, kind="stable")  # most of the cost; buckets need this order, too
+    order = order[: distinct(order, hashes, keys.offsets, keys.data)]  # one row of each key
     unique, hashes = _copied(keys, order), hashes[order]
     buckets_count = max(len(order), 1)
     # The upper 32 bits of a hash, scaled to the number of buckets, choose the bucket: greater hashes, later buckets.
@@ -77,7 +77,7 @@ def build(keys: Keys, kind: str) -> KeySet:
     np.cumsum(np.bincount(bucket_of_key.astype(np.int64), minlength=buckets_count), out=first[1:])
     second_hashes = np.empty(len(order), np.uint64)
     hash_texts(unique.offsets, unique.data, _SECOND_SEED, second_hashes)
-    digest = int(hashes.sum(dtype=np.uint64)), int(second_hashes.sum(dtype=np.uint64))
+    digest = int(hashes.sum(dtype=np.uint64)), int(second_hashes.sum(dtype=np.uint64))  # in any order
     return KeySet(first, hashes, unique.offsets, unique.data, _lengths(unique, kind), digest)
 
 
@@ -129,7 +129,7 @@ def write(path: Path, members: KeySet) -> None:
     def fill(file: BinaryIO) -> None:
         checksum = zlib.crc32(header)
         for array in arrays:
-            checksum = zlib.crc32(bytes(-len(array) % 8), zlib.crc32(array, checksum))
+            checksum = zlib.crc32(bytes(-len(array) % 8), zlib.crc32(array, checksum))  # with the zeros after it
         file.write(_MAGIC + _FORMAT)
         file.write(header)
         file.write(checksum.to_bytes(8, "little"))
@@ -153,19 +153,19 @@ def _arrays(members: KeySet) -> Iterator[np.ndarray]:
 def map_set_file(path: Path) -> KeySet:
     """Map the file of a set into memory. Raises: StateCorruptError; StateFormatError for one of another build."""
     try:
-        # Copy on write: arrays that may be written compile to the same code as arrays in memory. None is ever written.
+        # Copy on write: arrays that may be written compile to the same code as arrays in memory. No one writes to them.
         whole = np.memmap(path, np.uint8, "c").view(np.ndarray)
     except (OSError, ValueError) as error:
         raise StateCorruptError(f"the list {path} cannot be read ({error}); restore it with the checkpoint") from error
     position = _verified(whole, path)
-    count, buckets, size, lengths = whole[8:40].view(np.int64).tolist()
-    parts: list[np.ndarray] = []
+    count, buckets, size, lengths = whole[8:40].view(np.int64).tolist()  # the header after magic and format
+    stored: list[np.ndarray] = []
     for bytes_count in (8 * (buckets + 1), 8 * count, 8 * (count + 1), lengths, size):
-        parts.append(whole[position : position + bytes_count])
-        position += bytes_count + -bytes_count % 8
+        stored.append(whole[position : position + bytes_count])
+        position += bytes_count + -bytes_count % 8  # each array begins at a multiple of 8
     if position != len(whole) or lengths != LENGTHS:
         raise StateCorruptError(f"{path} has {len(whole)} bytes instead of {position}; restore it with the checkpoint")
-    first, hashes, offsets, flags, data = parts
+    first, hashes, offsets, flags, data = stored
     digest_a, digest_b = whole[40:_HEADER_END].view(np.uint64).tolist()
     return KeySet(
         first.view(np.int64), hashes.view(np.uint64), offsets.view(np.int64), data, flags, (digest_a, digest_b)
@@ -182,7 +182,7 @@ def _verified(whole: UInt8, path: Path) -> int:
             f"the list {path} has format {format_.decode(errors='replace')}, this build reads {_FORMAT.decode()}; "
             "start with the build that wrote it"
         )
-    begin = _HEADER_END + 8
+    begin = _HEADER_END + 8  # after the checksum
     checksum = int.from_bytes(whole[_HEADER_END:begin].tobytes(), "little")
     if zlib.crc32(whole[begin:].data, zlib.crc32(whole[8:_HEADER_END].data)) != checksum:
         raise StateCorruptError(f"the list {path} fails its checksum; restore it with the checkpoint")

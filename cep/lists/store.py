@@ -156,8 +156,8 @@ class Content:
         return "".join(f"{(base + added - removed) % 2**64:016x}" for base, added, removed in parts)
 
     def changed(self, change: ChangeKind, keys: Keys) -> Content:
-        """Return the content after a change of base + added - removed; after many changes all keys become a new base.
-        Cost: the keys and the difference from the base, or all keys."""
+        """Return the content after a change. It is `base` and `added` without `removed`; after many changes all keys
+        become a new base. Cost: the keys of the change, added and removed ones, or all keys."""
         if change == "replace":
             return Content(self.kind, build(keys, self.kind))
         in_base = self.base.has(keys)
@@ -177,9 +177,9 @@ class Content:
         return Content(self.kind, build(join_keys(remaining, self.added.keys), self.kind))
 
     def texts_within(self, texts: pa.Array) -> tuple[UInt8, UInt8]:
-        """Look texts up, none of which is null. Return uint8[N] twice: texts in the list, and invalid addresses.
+        """Look up texts, none of which is null. Return two uint8[N]: 1 for texts in the list, 1 for invalid addresses.
 
-        `_layers` are the sets of base, added and removed keys; `_lengths` marks the lengths of prefixes in them.
+        `_layers` are the sets of base, added and removed keys. `_lengths` has a 1 for each length of a prefix in them.
         """
         texts = texts.cast(TEXT)
         is_member, is_invalid = np.empty(len(texts), np.uint8), np.zeros(len(texts), np.uint8)
@@ -189,7 +189,7 @@ class Content:
             is_invalid = (is_member == 2).astype(np.uint8)  # 2: the text is not an address
             is_member[is_invalid != 0] = 0
         elif self.kind == "prefix":
-            lengths = self._lengths[: 1 + _last(self._lengths)]
+            lengths = self._lengths[: 1 + _last(self._lengths)]  # up to the longest prefix
             prefixes_within(self._layers, lengths, keys.offsets, keys.data, is_member)
         else:
             texts_within(self._layers, keys.offsets, keys.data, is_member)
@@ -219,7 +219,7 @@ _IN_PLACE_CACHED = 1_024
 
 @dataclass(frozen=True)  # without slots: the content is loaded when it is first asked for
 class ListVersion:
-    """One version of a list, from the event time `from_ms` on. Its sets are names in the store."""
+    """A version of a list, from event time `from_ms` on. `base`, `added` and `removed` are names of sets in `store`."""
 
     from_ms: int
     kind: str
@@ -230,7 +230,7 @@ class ListVersion:
 
     @cached_property
     def content(self) -> Content:
-        """Raises: StateCorruptError if a file of it is damaged or gone."""
+        """The keys, read at first use. Raises: StateCorruptError if a file of a set is damaged or gone."""
         return Content(self.kind, *(self.store.get(name) for name in (self.base, self.added, self.removed)))
 
 

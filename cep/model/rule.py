@@ -67,7 +67,7 @@ class Signed(_Strict):
 
 _INT64_MAX = 2**63 - 1
 _NAME = r"^[a-z][a-z0-9_]*$"
-_LIST_OF = r"^(string|int|prefix|cidr|decimal\([0-9]\))$"
+_LIST_OF = r"^(string|int|prefix|cidr|decimal\(([0-9]|1[0-8])\))$"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DURATION = re.compile(r"(\d{1,9}) ?(ms|s|min|h|d)")
 
@@ -106,7 +106,7 @@ def _param(value: object) -> object:
         return value
     if isinstance(value, list) and len(value) <= limits.LIST_PARAM_ENTRIES_MAX:
         if all(isinstance(entry, int | float | str) and not isinstance(entry, bool) for entry in value):
-            return value
+            return [entry if isinstance(entry, str) else _param(entry) for entry in value]  # finite, and 64 bits
         raise ValueError("should be a list of numbers or texts")
     raise ValueError(
         "should be a number, true, false, a short text such as an enum's symbol or `10 min`, or a list of at most "
@@ -197,8 +197,8 @@ class Changes(_Strict):
 class UpsertRecord(RuleFields):
     """Deploy a version of a rule. `source` is the pattern's text without imports.
 
-    Here and in other records: `changes` is the version that it was written to change. A job with another version
-    refuses it, so that two people cannot overwrite each other's changes. `by` is the sender, `signed` has the
+    Here and in other records, `changes` is the version that the sender wanted to change. A job with another version
+    refuses the record, so that two people cannot overwrite each other's changes. `by` is the sender, `signed` has the
     signatures. A random `nonce` makes the record's hash random, so that erased content cannot be guessed from it.
     `lists` has the hash of the entries of each declared list that the pattern reads: the signatures then cover them.
     """
@@ -214,7 +214,7 @@ class UpsertRecord(RuleFields):
 
 
 class _Change(_Strict):
-    """The fields of a record that changes one thing. `changes`: the version that it was written against; `by`: the
+    """The fields of a record that changes one thing. `changes`: the version that the sender wanted to change; `by`: the
     sender; `nonce`: random, so that erased content cannot be guessed from hashes; `signed`: the signatures."""
 
     id: RuleId
@@ -240,7 +240,7 @@ class RetireRecord(_Change):
 class RollbackRecord(_Change):
     """Put an earlier version in force again, as a new one. `rule` is the earlier record, with its signatures.
 
-    A job that asks for signatures checks that `rule` equals the version that it took then, or is signed itself.
+    A job that asks for signatures accepts a `rule` that equals the version it had accepted then, or that is signed.
     """
 
     kind: Literal["rollback"] = "rollback"
@@ -258,13 +258,13 @@ class RollbackRecord(_Change):
 
     def as_upsert(self) -> UpsertRecord:
         """Return the earlier version under the new number."""
-        changes = {
+        new_values = {
             "version": self.version,
             "effective_at": self.effective_at,
             "on_update": self.on_update,
-            **dict.fromkeys(("changes", "by", "reason", "nonce", "signed")),
+            **dict.fromkeys(("changes", "by", "reason", "nonce", "signed")),  # None: they belong to the earlier record
         }
-        return self.rule.model_copy(update=changes)
+        return self.rule.model_copy(update=new_values)
 
 
 class PauseRecord(_Change):
@@ -295,7 +295,7 @@ class SnoozeRecord(_Change):
         return utc_ms(self.until)
 
 
-ListEntry = int | float | str
+ListEntry = int | Annotated[float, Field(allow_inf_nan=False)] | str  # what has no JSON cannot be signed
 
 
 class ListRecord(_Change):
@@ -303,8 +303,8 @@ class ListRecord(_Change):
     `replace` gives all entries and needs no previous version.
 
     A version may be divided into `parts` records, each with its `part` (from 1); it applies once all have arrived.
-    `whole` is a hash of all entries and the same in all parts, so that parts of two senders are not mixed. `stored` is
-    the hash of entries that a job has in its store, in place of `entries`; only jobs write it, for declared lists.
+    `whole` is the hash of the entries of all parts; it keeps the parts of two senders apart. `stored` stands in place
+    of `entries`: it is the hash of entries that a job has in its store. Only jobs write it, for declared lists.
     """
 
     kind: Literal["list"] = "list"
@@ -356,6 +356,16 @@ _RECORD_NAMES = tuple(sorted({name for model in _MODELS for name in model.model_
 _FILE_NAMES = tuple(RuleFile.model_fields)
 
 
+def name_problem(noun: str, name: str) -> str | None:
+    """Return why a rule or a control record cannot name a pattern or a list like this; None if it can."""
+    if re.fullmatch(_NAME, name) and len(name) <= limits.RULE_ID_CHARS_MAX:
+        return None
+    return (
+        f"no rule can name the {noun} `{name[: limits.RULE_ID_CHARS_MAX]}`: a name has at most "
+        f"{limits.RULE_ID_CHARS_MAX} small letters, digits and `_`, and begins with a letter; rename it"
+    )
+
+
 def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem]]:
     """Read one record of the control topic. Returns the record, or None and every problem found."""
     size = len(data) if isinstance(data, bytes) else len(data.encode())
@@ -377,7 +387,7 @@ def topic_key(record: ControlRecord) -> str:
     """
     key = _line_key(record)
     if isinstance(record, HeartbeatRecord | ListRecord) or record.signed is None:
-        return key
+        return key  # a later heartbeat replaces an earlier one, and the key of a list has its version already
     return f"{key}@{record.version}"
 
 

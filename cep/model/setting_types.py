@@ -61,7 +61,7 @@ def moment_ms(name: str, text: str) -> int:
 def range_of(text: str) -> range:
     """Read `0-15` as key groups. Raises: UsageError."""
     first, _, last = text.partition("-")
-    if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
+    if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         raise UsageError(f"--groups {text}: give first-last, as 0-15")
     return range(int(first), int(last) + 1)
 
@@ -150,9 +150,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def _path(text: str) -> Path:
+    if not text:
+        raise ValueError("the path is empty; give a path, or leave the setting out")
+    return Path(text)
+
+
 DurationMs = Annotated[int, BeforeValidator(_duration)]
 DurationMsOrOff = Annotated[int | None, BeforeValidator(lambda v: None if v == OFF else _duration(v))]
-PathText = Annotated[Path, BeforeValidator(lambda v: Path(v) if isinstance(v, str) and v else v)]
+PathText = Annotated[Path, BeforeValidator(lambda v: _path(v) if isinstance(v, str) else v)]
 Place = Annotated[str, BeforeValidator(_place)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Address = Annotated[tuple[str, int] | None, BeforeValidator(lambda v: _address(v) if isinstance(v, str) else v)]

@@ -178,6 +178,7 @@ class MappingSettings(Section):
 
 _WIDTH = 100
 _PATH_OR_NONE: Any = PathText | None
+STDIN = "-"  # as the folder of events
 
 
 class JobSettings(Section):
@@ -588,7 +589,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
     for section, name, info in fields():
-        table = tables.get(section)
-        if isinstance(table, dict) and isinstance(table.get(name), str) and info.annotation == _PATH_OR_NONE:
-            table[name] = str(path.parent / table[name])
+        table = tables.get(section, {})
+        text = table.get(name) if isinstance(table, dict) else None
+        if isinstance(text, str) and text not in ("", STDIN) and info.annotation == _PATH_OR_NONE:
+            table[name] = str(path.parent / text)
     return tables

@@ -46,7 +46,8 @@ class Constants:
                 self.texts.append((len(self.slots), value))
                 self.slots.append(-1)
             else:
-                self.slots.append(int(np.float64(value).view(np.int64)) if is_float else int(value))
+                # -0.0 becomes 0.0, which has the same key.
+                self.slots.append(int(np.float64(value + 0.0).view(np.int64)) if is_float else int(value))
         return self._slot_of[key]
 
 
@@ -276,7 +277,10 @@ class VectorCode(Lowering):
 
     def derived(self, expr: Expr) -> int:
         """Return the number of the derived column that holds the expression."""
-        return self._derived.setdefault(self.lower(expr), len(self._derived))
+        register = self.lower(expr)
+        if expr.type.is_float:  # -0.0 becomes 0.0, as in fields, because some comparisons use the bits
+            register = self.emit(o.FADD, register, self.constant(0.0, is_float=True))
+        return self._derived.setdefault(register, len(self._derived))
 
     def finish(self) -> VectorProgram:
         return allocate(self._instructions, self._predicates, list(self._derived))

@@ -12,7 +12,7 @@ This module must not depend on columns or kernels.
 Tested by: tests/nfa/test_compile.py
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -93,7 +93,7 @@ class Exit:
     guards: tuple[Guard, ...] = ()  # for the next wait: forbidden events, and events that continue a greedy loop
     bounds: tuple[Bound, ...] = ()  # time limits for the next wait, from skipped optional steps
     absences_ms: tuple[int | None, ...] = ()  # the times of forbidden steps at the end; None: without a time
-    window: Bound | None = None  # of a group that ends in an absence: the group is complete when the window closes
+    windows: tuple[Bound, ...] = ()  # of groups that end in an absence: they are complete when the first one closes
     reopens: tuple[int, ...] = ()  # the loops of groups that may have another round instead of going on
 
 
@@ -170,7 +170,7 @@ def build(structure: ir.SequenceNode) -> Automaton:
         position = builder.positions[exit_.position]
         if exit_.absences_ms:  # it ends in !x: a wait without target, until a time or the next event (NEXT) has come
             link = ir.Link.NEXT if all(g.moment != "after" for g in exit_.guards) else ir.Link.FOLLOWED_BY
-            bounds = _bound_of_absences(exit_.absences_ms) + (() if exit_.window is None else (exit_.window,))
+            bounds = _bound_of_absences(exit_.absences_ms) + exit_.windows
             counted = exit_.count_min, exit_.count_max  # of the loop counter
             position.waits.append(Wait(target=None, link=link, guards=exit_.guards, bounds=bounds, counted=counted))
         else:
@@ -234,6 +234,13 @@ def _exit_past(exit_: Exit, fragment: _Fragment, gap: tuple[Bound, ...]) -> Exit
         bounds=exit_.bounds + fragment.skip_bounds + tuple(replace(b, min_ms=0) for b in gap if b.max_ms is not None),
         absences_ms=exit_.absences_ms + fragment.skip_absences_ms,
     )
+
+
+def _refuse_after_window(exits: Sequence[Exit], variable: str | None) -> None:
+    """Refuse a step, with its first variable, after a group that ends when its window closes."""
+    if any(exit_.windows for exit_ in exits):
+        message = "nothing can follow a group that ends in an absence with a window of its own"
+        raise CompileError(message, "CEP424", variable)
 
 
 def _joined(entry: Wait, link: ir.Link | None, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
@@ -343,10 +350,9 @@ class _Builder:
         for position in self.positions[first:]:
             position.waits = [replace(w, bounds=(*w.bounds, window)) for w in position.waits]
         entries = tuple(replace(w, begins_groups=(*w.begins_groups, window.group)) for w in fragment.entries)
-        exits = tuple(  # absences_ms has an entry for each forbidden event at the end
-            replace(e, window=window if e.absences_ms else e.window, guards=_with_greed_bounds(e.guards, (window,)))
-            for e in fragment.exits
-        )
+        exits = tuple(replace(e, guards=_with_greed_bounds(e.guards, (window,))) for e in fragment.exits)
+        # absences_ms has an entry for each forbidden event at the end
+        exits = tuple(replace(e, windows=(*e.windows, window)) if e.absences_ms else e for e in exits)
         return replace(fragment, entries=entries, exits=exits)
 
     def _repeat(self, quantifier: ir.Quantifier, make: Callable[[], _Fragment]) -> _Fragment:
@@ -429,12 +435,10 @@ class _Builder:
         exits = tuple(replace(e, guards=_end_greed(until, e.guards)) for e in fragment.exits)
         return replace(fragment, entries=entries, exits=exits, skip_guards=_end_greed(until, fragment.skip_guards))
 
-    def _join(self, exits: Iterable[Exit], entries: tuple[Wait, ...], link: ir.Link, bounds: tuple[Bound, ...]) -> None:
+    def _join(self, exits: Sequence[Exit], entries: tuple[Wait, ...], link: ir.Link, bounds: tuple[Bound, ...]) -> None:
+        target = next((entry.target for entry in entries), None)
+        _refuse_after_window(exits, None if target is None else self.positions[target].variable)
         for exit_ in exits:
-            if exit_.window is not None and entries:
-                message = "nothing can follow a group that ends in an absence with a window of its own"
-                target = entries[0].target
-                raise CompileError(message, "CEP424", None if target is None else self.positions[target].variable)
             waits = self.positions[exit_.position].waits
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
@@ -454,6 +458,7 @@ class _Builder:
             gap_max = None if step.gap_max_ms is None else bound_number(step.gap_max_ms)
             if step.negated:  # forbidden: a guard of the waits that follow
                 assert isinstance(step.node, ir.VarNode), "only a variable can be negated"
+                _refuse_after_window(open_exits, step.node.variable)
                 moment = "next" if step.link is ir.Link.NEXT and index > 0 else "after"  # "next": only the next event
                 guard = Guard(moment, step.node.variable, bounds=_gap(gap_min, gap_max))
                 self._forbid_between_repetitions(loops, guard)

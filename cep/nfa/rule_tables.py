@@ -140,7 +140,7 @@ class RuleTables:
         # A stop event belongs to the pattern's stream, so events outside the stream must be recognised.
         if strict or self._in_order or self.pattern.within_events is not None or (elsewhere and stops):
             self.stream = tuple(sorted(self.schema.code(name) for name in self.pattern.event_types))
-        if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
+        if self.pattern.within_events is not None and self._ends_without_event:
             self.reacts_to_all = True  # any event may close a window in events
         self.code_end = len(self.scalar.instructions)
         self._is_plain = self._needs_only_plain()

@@ -77,12 +77,12 @@ class RunFacts:
 
 
 def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
-    """Count the runs of all pages, and by rule or `SHARED`; a rule's size is an estimate. Raises: StateError."""
+    """Count the runs of all pages (stored runs of some keys), in total and by rule or `SHARED`. Raises: StateError."""
     counts: Counter[tuple[KeyDomain, str, int, str]] = Counter()
     pages_count = keys = runs = size = largest = 0
     groups: set[int] = set()
     for page in pages:
-        keyed_state = decode_page(page.content)
+        keyed_state = decode_page(page.content)  # some of its rows are not runs but notes of shared events
         pages_count, size = pages_count + 1, size + len(page.content)
         largest = max(largest, len(page.content))
         is_run = keyed_state.is_run
@@ -92,22 +92,22 @@ def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
             is_of_rule = keyed_state.run_rule == number
             if not is_of_rule.any():
                 continue
-            rule_id, version = (SHARED, 0) if shares(identity) else identity[:2]
+            rule_id, version = (SHARED, 0) if shares(identity) else identity[:2]  # 0: each rule has its version
             counts[page.domain, rule_id, version, "runs"] += int((is_of_rule & is_run).sum())
             counts[page.domain, rule_id, version, "keys"] += len(np.unique(keyed_state.run_key[is_of_rule]))
-            counts[page.domain, rule_id, version, "size"] += round(len(page.content) * is_of_rule.mean())
-    names = sorted({key[:3] for key in counts})
-    rules = tuple(RuleShare(n[1], n[2], n[0], *(counts[*n, name] for name in ("runs", "keys", "size"))) for n in names)
+            counts[page.domain, rule_id, version, "size"] += round(len(page.content) * is_of_rule.mean())  # estimate
+    ids = sorted({key[:3] for key in counts})  # (domain, rule id, version)
+    rules = tuple(RuleShare(i[1], i[2], i[0], *(counts[*i, name] for name in ("runs", "keys", "size"))) for i in ids)
     return RunTotals(pages_count, len(groups), keys, runs, size, largest, rules)
 
 
 def runs_of_key(
     pages: Iterable[StoredPage], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
 ) -> Iterator[RunFacts]:
-    """Yield the runs of one key in every domain (the fields of a key). Rules that begin alike share their start events:
-    each is stored once, and yielded once, instead of a run of each rule. `programs` are the compiled rules in force, by
-    domain, for each level (rules of a later level read the events that earlier ones emit). Runs of removed rules are
-    left out. Raises: StateError for an unreadable page."""
+    """Yield the runs of one key in every domain (the fields of a key). Rules that begin alike share their start events.
+    Such an event is stored once, and is yielded once instead of a run of each rule. `programs` are the compiled rules
+    in force, by domain, for each level (rules of a later level read the events that earlier ones emit). Runs of removed
+    rules are left out. Raises: StateError for an unreadable page."""
     for page in pages:  # a page has the stored state of a group of keys
         stored = decode_page(page.content)
         names = stored.keys.to_pylist()
@@ -137,24 +137,24 @@ def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: in
 def _start_facts(
     program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int, expires: str | None
 ) -> RunFacts:
-    """Describe a stored start event that several rules share, because they begin with the same steps: the variable that
-    it has in each rule, and the variables for which each rule waits next. It is stored as a row of `runs`. If the same
-    steps have several conditions, the row's ordinal is a bit mask of the conditions that the event meets."""
-    shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]  # numbered after the rules
+    """Describe a start event that several rules share, because they begin with the same steps: its variable in each
+    rule, and the variables for which each rule waits next. The event is stored as the row `run` of the runs. If the
+    steps have several conditions, the row's ordinal has one bit for each condition: 1 if the event meets it."""
+    shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]  # numbered after all rules
     rules = [program.rules[number] for number in shared.rules]
-    states = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]  # NFA states
+    states = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]  # after it
     if len(shared.predicates) > 1:  # several steps: each one that the event meets leads to a state
-        holds = keyed_state.runs[run, y.RUN_ORDINAL] >> shared.steps[:, STEP_BIT] & 1 != 0
-        targets = shared.steps[holds, STEP_TARGET].tolist()
+        is_met = keyed_state.runs[run, y.RUN_ORDINAL] >> shared.steps[:, STEP_BIT] & 1 != 0
+        targets = shared.steps[is_met, STEP_TARGET].tolist()
         rules = [rule for rule in rules for _ in targets]  # each rule with each of its states
         states = [rule.first_state + target for rule, target in zip(rules, targets * len(shared.rules), strict=True)]
-    pairs = list(zip(rules, states, strict=True))
-    names = dict.fromkeys(_variable(program, rule, target) for rule, target in pairs)
-    bound = _event(program, keyed_state, int(keyed_state.runs[run, y.RUN_START_ROW]), " or ".join(names))
+    rule_states = list(zip(rules, states, strict=True))
+    variables = dict.fromkeys(_variable(program, rule, target) for rule, target in rule_states)
+    bound = _event(program, keyed_state, int(keyed_state.runs[run, y.RUN_START_ROW]), " or ".join(variables))
     all_bits = -1  # every wait of the NFA state is open
-    waits = [name for rule, target in pairs for name in _waits(program, rule, target, all_bits)]
-    name = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
-    return RunFacts(name, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)  # 0: no one version
+    waits = [variable for rule, target in rule_states for variable in _waits(program, rule, target, all_bits)]
+    rule_ids = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
+    return RunFacts(rule_ids, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)  # 0: each has its version
 
 
 def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: int) -> Iterator[BoundEvent]:
@@ -195,10 +195,10 @@ def _variable(program: Program, rule: RuleProgram, nfa_state: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BusyKey:
-    """The runs (partial matches) of one rule on one key. A key's runs and their bound events have limits; `fullness` is
-    how much of the nearer limit is used: at 1 the oldest runs are dropped. `bound` counts events, one for each step of
-    a run, however many runs share it. The rule `SHARED` stands for start events, stored once for all rules that begin
-    alike: `runs` counts them, `bound` is 0."""
+    """The runs (partial matches) of one rule on one key. The runs of a key have a limit, and so have the events that
+    they have taken. `fullness` is the used part of the nearer limit: at 1 the oldest runs are dropped. `bound` counts
+    the taken events. An event that several runs share is counted once. The rule `SHARED` stands for several rules that
+    begin alike: then `runs` counts their common start events, and `bound` is 0."""
 
     rule_id: str
     version: int
@@ -219,10 +219,10 @@ def _busiest_of_page(page: StoredPage, count: int) -> Iterator[BusyKey]:
     """Yield the `count` pairs of a rule and a key that are nearest to a limit, of one page (the stored state of a group
     of keys). The rule is SHARED for start events that are stored once for several rules."""
     keyed_state = decode_page(page.content)
-    rule_and_key = keyed_state.run_rule.astype(np.int64) * len(keyed_state.keys) + keyed_state.run_key
-    pairs, pair_of_run = np.unique(rule_and_key, return_inverse=True)
+    pair_numbers = keyed_state.run_rule.astype(np.int64) * len(keyed_state.keys) + keyed_state.run_key
+    pairs, pair_of_run = np.unique(pair_numbers, return_inverse=True)  # from here on, arrays by pair
     runs = np.bincount(pair_of_run, keyed_state.is_run, len(pairs)).astype(np.int64)
-    bound_counts = np.bincount(_owners_of_events(keyed_state, pair_of_run), minlength=len(pairs))
+    bound_counts = np.bincount(_owners_of_events(keyed_state, pair_of_run), minlength=len(pairs))  # taken events
     fullness = np.maximum(runs / RUNS_PER_KEY_MAX, bound_counts / NODES_PER_KEY_MAX)
     for number in np.argsort(-fullness, kind="stable")[:count].tolist():
         rule_number, key = divmod(int(pairs[number]), len(keyed_state.keys))
@@ -244,7 +244,8 @@ def _owners_of_events(keyed_state: KeyedState, pair_of_run: Int64) -> Int64:
     while len(nodes):  # from the newest event of every run at once to the events before
         is_new = nodes >= 0
         is_new[is_new] = owners[nodes[is_new]] < 0
-        nodes, pairs = nodes[is_new], pairs[is_new]
+        nodes, first = np.unique(nodes[is_new], return_index=True)  # once, however many ways lead to a node
+        pairs = pairs[is_new][first]
         owners[nodes] = pairs
         row, second_branches, previous_nodes = keyed_state.nodes[nodes].T
         is_join = row < 0  # such a node has two branches and no event

@@ -10,6 +10,7 @@ in proportion to rows; the bytes of unneeded data have no rule.
 Tested by: tests/report/test_report.py
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,9 +59,9 @@ class RulesWithHistories:
                 self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
 
     def retained(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Return the event types with their retention time, and the rules, that need the events of a span code: the
-        exponent of the power of two, in ms, above the time that an event is kept. A column (a history in rules) keeps
-        no events if one event alone decides it, or if it is approximate."""
+        """Return the event types with their retention time in words, and the rules that need the events. The span code
+        stands for retention times above 2^(code - 1) and up to 2^code ms. A column (a history in rules, such as
+        `count(…)`) keeps no events if one event alone decides its value, or if it is approximate."""
         readers = [
             (column.expr.event_type, column.span_ms, rules)
             for column, rules in self._columns
@@ -94,21 +95,21 @@ class RulesWithHistories:
 
 
 def parts_of(histories: Histories, rules: RulesWithHistories) -> Iterator[PastPart]:
-    """Divide the stored past of one page (a group of keys) into parts by the rules that need them; the same part may
-    come several times. Panes are partial aggregates of one time slice, pinned events can each become a result by
-    themselves, and carried tallies are running counts or sums that replace events. A span code is a retention time."""
+    """Divide the stored past of one page (a group of keys) into parts, each with the rules that need it. The same part
+    may come several times. Panes are aggregates of one time slice. Pinned events can each become a result by
+    themselves. Carried tallies are running counts or sums that replace events. A span code is a retention time."""
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0
         if segment.panes_number:
             yield PastPart("panes", *rules.panes(segment.panes_number), len(segment), size)
             continue
-        for code, count in segment.counts_by_span.items():
+        for code, count in segment.counts_by_span.items():  # how many events have this span code
             yield PastPart("kept events", *rules.retained(code), count, round(size * count / len(segment)))
     pinned = histories.pinned
     codes, counts = np.unique(pinned.event_type, return_counts=True)
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
         yield PastPart("pinned events", *rules.pinned(code), count, round(pinned.nbytes * count / len(pinned)))
-    sizes: Mapping[str, tuple[int, int]] = {  # entries and bytes; a key without events has 0 in column 0
+    sizes: Mapping[str, tuple[int, int]] = {  # keys (or sub-keys) with events, bytes; column 0 counts a key's events
         **{name: (int((tally[:, 0] != 0).sum()), tally.nbytes) for name, tally in histories.tallies.items()},
         **{name: (len(entries), entries.nbytes) for name, entries in histories.sub_tallies.items()},
     }
@@ -155,9 +156,9 @@ _SUB_KEYS_SHOWN = 5  # of each history
 
 @dataclass(frozen=True, slots=True)
 class PastShare:
-    """The size of the past events that a key domain keeps. It is stored in pages, each for a group of `keys`: a page
-    has segments (blocks of events, `size` in bytes) and a head that refers to them (`head_size`). `panes` counts rows
-    of panes (partial aggregates of a time slice), which replace events. `parts` divide it by rule."""
+    """The size of the past events that are kept for a key domain (the fields of a key). They are stored in pages, each
+    for some keys. A page has segments (blocks of events, `size` in bytes) and a head that refers to them (`head_size`).
+    `panes` counts rows of panes, which are aggregates of a time slice. `parts` has the sizes by rule."""
 
     domain: KeyDomain
     pages: int
@@ -183,14 +184,14 @@ class KeyPast:
 
 
 def past_shares(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
-    """Measure the stored past by key domain, from the heads of its pages. A page has a group of keys; its head is the
-    record of its segments (blocks of events, or of panes: partial aggregates of a time slice). `keys` counts the keys
-    that the head itself has a value of: a running sum that replaces events, or an event that is kept as a result
-    (pinned). `programs` are the compiled rules by domain, for each level. Raises: StateError."""
+    """Measure the stored past by key domain, from the heads of its pages. A page has a group of keys. Its head is the
+    record of its segments: blocks of events, or of panes (aggregates of a time slice). `keys` counts the keys for which
+    the head itself has a value: a running sum that replaces events, or a pinned event (kept as a possible result).
+    `programs` are the compiled rules by domain, for each level (order in which rules run). Raises: StateError."""
     shares: dict[KeyDomain, PastShare] = {}
     readers: dict[KeyDomain, RulesWithHistories] = {}
     for past in pasts:
-        share = shares.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
+        share = shares.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))  # the sums so far
         histories = decode_head(past.head, _unread)  # the segments are counted, not read
         if past.domain not in readers:
             readers[past.domain] = RulesWithHistories(
@@ -217,22 +218,26 @@ def past_of_key(
     """Yield the stored past of one key in every domain: events, tallies (running sums that replace events) and panes
     (partial aggregates of a time slice). `programs` are compiled rules by domain, per level. Raises: StateError."""
     for past in pasts:
-        readers = [level[past.domain] for level in programs if past.domain in level]
-        if not readers:
+        readers = [level[past.domain] for level in programs if past.domain in level]  # all have the same schema
+        if not readers:  # the rules of this domain were removed
             continue
         histories = decode_head(past.head, _loader(past))
-        rows = [_of_key(Block(histories.keys, histories.pinned), key)]
-        rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes_number]
+        pinned_rows = _of_key(Block(histories.keys, histories.pinned), key)  # kept apart, each as a result
+        rows = [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes_number]
         pane_count = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes_number)
-        events = sorted((e for part in rows for e in _events(part, readers[0])), key=lambda e: e["event_time"])
-        unique = [e for n, e in enumerate(events) if n == 0 or e != events[n - 1]]  # one may be pinned and in a segment
+        kept = [event for part in rows for event in _events(part, readers[0])]
+        pinned = list(_events(pinned_rows, readers[0]))
+        texts_kept, texts_pinned = ([repr(sorted(event.items())) for event in part] for part in (kept, pinned))
+        by_text = dict(zip(texts_pinned, pinned, strict=True))
+        lone = Counter(texts_pinned) - Counter(texts_kept)  # the other pinned events are in a segment, too
+        events = sorted([*(by_text[text] for text in lone.elements()), *kept], key=lambda event: event["event_time"])
         tallies = tuple(
             {name: value for program in readers for name, value in _tallies(histories, key, program)}.items()
         )
-        if unique or tallies or pane_count:
+        if events or tallies or pane_count:
             clock_ms = histories.facts.clock_ms
             clock = utc_text(clock_ms) if EVENT_TIME_MS_MIN <= clock_ms <= EVENT_TIME_MS_MAX else ""
-            yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]), pane_count)
+            yield KeyPast(past.domain, clock, tallies, len(events), tuple(events[-_EVENTS_SHOWN:]), pane_count)
 
 
 def _unread(segment: StoredSegment) -> Block:
@@ -252,7 +257,11 @@ def _of_key(block: Block, key: str) -> HistoryRows:
 def _events(rows: HistoryRows, program: Program) -> Iterator[dict[str, Any]]:
     names = [event_type.name for event_type in program.schema.event_types]
     types = program.schema.columns()
-    columns = {name: [_in_words(v, types[name]) for v in c.to_pylist()] for name, c in rows.columns.items()}
+    columns = {
+        name: [_in_words(value, types[name]) for value in column.to_pylist()]
+        for name, column in rows.columns.items()
+        if name in types  # the schema may have dropped the field since
+    }
     for number, (code, time_ms) in enumerate(zip(rows.event_type.tolist(), rows.time_ms.tolist(), strict=True)):
         fields = {name: values[number] for name, values in columns.items() if values[number] is not None}
         yield {"event_time": utc_text(time_ms), "event_type": names[code], **fields}
@@ -267,18 +276,18 @@ def _in_words(value: Any, type_: Type) -> Any:
 
 
 def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple[str, int | float]]:
-    """Yield the text of each history that stores a running count or sum (its tally) instead of events, and the key's
-    value of it. A history that groups by a field has one value for each sub-key; only the first sub-keys are shown."""
-    names = histories.keys.to_pylist()
-    if key not in names or program.histories is None:
+    """Yield (text, value for the key) of each history that stores a running count or sum (its tally) instead of events.
+    A history that groups by a field has a value for each sub-key (value of the field), and only some are shown."""
+    key_texts = histories.keys.to_pylist()
+    if key not in key_texts or program.histories is None:
         return
-    index, types = names.index(key), program.schema.columns()
+    index, types = key_texts.index(key), program.schema.columns()
     for history in program.histories.written:
         if history.tally in histories.tallies:
             yield show_expr(history.expr), tally_value(history, histories.tallies[history.tally][index : index + 1])
         elif history.tally in histories.sub_tallies:
             entries = histories.sub_tallies[history.tally]
-            for entry in np.flatnonzero(entries.key == index)[:_SUB_KEYS_SHOWN].tolist():
+            for entry in np.flatnonzero(entries.key == index)[:_SUB_KEYS_SHOWN].tolist():  # a row for each sub-key
                 fields = zip(history.expr.by, entries.by, strict=True)
                 sub_key = ", ".join(str(_in_words(values[entry].as_py(), types[name])) for name, values in fields)
                 yield f"{show_expr(history.expr)} [{sub_key}]", tally_value(history, entries.sums[entry : entry + 1])

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from xml.sax.saxutils import escape
+from xml.sax import saxutils
 
+from cep.base.text import visible
 from cep.nfa.positions import Automaton
 from cep.report.plan import PatternPlan, state_name, wait_text
 
@@ -48,28 +49,28 @@ class _Way:
 def picture(planned: PatternPlan) -> str:
     """Draw the automaton of a pattern as SVG."""
     automaton = planned.automaton
-    end = len(automaton.positions)
+    end = len(automaton.positions)  # the number of the box "nothing came", which is drawn for an awaited absence
     arrows = [
         _Way(source, end if wait.target is None else wait.target, wait_text(wait), wait.target is None)
         for source, position in enumerate(automaton.positions)
         for wait in position.waits
     ]
-    count = end + any(w.is_absence for w in arrows)
+    count = end + any(arrow.is_absence for arrow in arrows)  # boxes
     places = _places(count, arrows)
     width = max(x for x, _ in places) + _BOX_WIDTH + 2 * _MARGIN
-    below = sum(1 for way in arrows if places[way.target][0] < places[way.source][0])
+    below = sum(1 for way in arrows if places[way.target][0] < places[way.source][0])  # arrows that go back
     height = max(y for _, y in places) + _BOX_HEIGHT + 2 * _MARGIN + 30 * below
     title = f"{planned.pattern.name} by {', '.join(planned.pattern.key)}"
-    about = [f"<desc>{escape(planned.pattern.doc)}</desc>"] if planned.pattern.doc else []
+    about = [f"<desc>{_escaped(planned.pattern.doc)}</desc>"] if planned.pattern.doc else []
     about += [f"<style>{_STYLE}</style>", _TIP]
-    parts = [f'<text class="title" x="{_MARGIN}" y="32">{escape(title)}</text>', *_draw_ways(arrows, places)]
+    parts = [f'<text class="title" x="{_MARGIN}" y="32">{_escaped(title)}</text>', *_draw_ways(arrows, places)]
     parts += [_box(automaton, number, places[number]) for number in range(count)]
     return _svg(width, height, title, about, parts)
 
 
 def _svg(width: int, height: int, title: str, about: list[str], parts: list[str]) -> str:
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    head = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f"<title>{escape(title)}</title>", *about]
+    head = [f'<svg xmlns="http://www.w3.org/2000/svg" {size}>', f"<title>{_escaped(title)}</title>", *about]
     return "\n".join([*head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>\n"])
 
 
@@ -81,12 +82,12 @@ def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
     for column in sorted(set(columns)):
         members = [n for n in range(count) if columns[n] == column]
         for row, number in enumerate(members):
-            heights[number] = row - (len(members) - 1) / 2
-    for _ in range(_SWEEPS):
+            heights[number] = row - (len(members) - 1) / 2  # in rows, 0 in the middle
+    for _ in range(_SWEEPS):  # each sweep moves boxes to the mean height of their neighbours
         for column in sorted(set(columns)):
             _sweep([n for n in range(count) if columns[n] == column], ways, heights)
     columns_crossed_max = max((columns[way.target] - columns[way.source] - 1 for way in ways), default=0)
-    top = _TITLE + 2 * _MARGIN + (3 * _LIFT_PER_COLUMN * max(columns_crossed_max, 0)) // 4
+    top = _TITLE + 2 * _MARGIN + (3 * _LIFT_PER_COLUMN * max(columns_crossed_max, 0)) // 4  # a curve: 3/4 of its lift
     lowest = min(heights)
     return [(_MARGIN + columns[n] * _COLUMN, top + round((heights[n] - lowest) * _ROW)) for n in range(count)]
 
@@ -127,7 +128,7 @@ def _box(automaton: Automaton, number: int, place: tuple[int, int]) -> str:
         inner = f'x="{x + 4}" y="{y + 4}" width="{_BOX_WIDTH - 8}" height="{_BOX_HEIGHT - 8}" rx="5"'
         shapes.append(f'<rect class="{style}" {inner} fill-opacity="0"/>')
     text = f"{name}{' ⟳' if loops else ''}"
-    shapes.append(f'<text x="{x + _BOX_WIDTH // 2}" y="{y + 27}" text-anchor="middle">{escape(text)}</text>')
+    shapes.append(f'<text x="{x + _BOX_WIDTH // 2}" y="{y + 27}" text-anchor="middle">{_escaped(text)}</text>')
     return "".join(shapes)
 
 
@@ -138,7 +139,7 @@ def _draw_ways(ways: list[_Way], places: list[tuple[int, int]]) -> list[str]:
     used: dict[tuple[int, int], int] = {}
     for way in ways:
         (x1, y1), (x2, y2) = places[way.source], places[way.target]
-        nth = used.setdefault((way.source, way.target), 0)
+        nth = used.setdefault((way.source, way.target), 0)  # earlier arrows between these boxes
         used[way.source, way.target] += 1
         middle1, middle2 = y1 + _BOX_HEIGHT // 2, y2 + _BOX_HEIGHT // 2
         if way.source == way.target:  # a loop on top of the box, above earlier loops
@@ -149,7 +150,7 @@ def _draw_ways(ways: list[_Way], places: list[tuple[int, int]]) -> list[str]:
             back += 1
             low = bottom + 30 * back
             path = f"M{x1 + mid} {y1 + _BOX_HEIGHT} C{x1 + mid} {low} {x2 + mid} {low} {x2 + mid} {y2 + _BOX_HEIGHT}"
-            label = ((x1 + x2) // 2 + mid, (low * 3 + y1 + _BOX_HEIGHT) // 4)
+            label = ((x1 + x2) // 2 + mid, (low * 3 + y1 + _BOX_HEIGHT) // 4)  # a curve reaches 3/4 of its depth
         else:  # forward, in a bend if there are several or it passes over boxes
             start, end = x1 + _BOX_WIDTH, x2
             bend = (end - start) // 2
@@ -169,8 +170,8 @@ def _label(text: str, place: tuple[int, int]) -> str:
     shown = [*parts[: _LABEL_LINES_MAX - 1], "…"] if len(parts) > _LABEL_LINES_MAX else parts
     cut = [_cut(part, _LABEL_CHARS_MAX) for part in shown]
     first = y - _LINE * (len(cut) - 1)
-    spans = [f'<tspan x="{x}" y="{first + _LINE * row}">{escape(part)}</tspan>' for row, part in enumerate(cut)]
-    return f'<text class="label" text-anchor="middle">{"".join(spans)}<title>{escape(text)}</title></text>'
+    spans = [f'<tspan x="{x}" y="{first + _LINE * row}">{_escaped(part)}</tspan>' for row, part in enumerate(cut)]
+    return f'<text class="label" text-anchor="middle">{"".join(spans)}<title>{_escaped(text)}</title></text>'
 
 
 _WIDTH, _LANE, _TOP, _BOTTOM = 760, 34, 56, 34
@@ -195,12 +196,12 @@ def timeline(alert: Mapping[str, Any]) -> str:
     first, last = min(times), max(times)
     height = _TOP + _LANE * len(variables) + _BOTTOM
     title = f"{alert['rule_id']}: {alert['message']}"
-    parts = [f'<text class="title" x="12" y="22">{escape(_cut(title))}</text>']
+    parts = [f'<text class="title" x="12" y="22">{_escaped(_cut(title))}</text>']
     for number, variable in enumerate(variables):
         y = _TOP + _LANE * number + _LANE // 2
         color = _COLORS[number % len(_COLORS)]
         parts.append(f'<line class="lane" x1="{_LEFT}" y1="{y}" x2="{_WIDTH - _RIGHT}" y2="{y}"/>')
-        parts.append(f'<text x="12" y="{y + 4}">{escape(_cut(variable, 16))}</text>')
+        parts.append(f'<text x="12" y="{y + 4}">{_escaped(_cut(variable, 16))}</text>')
         points = [event for event in events if event["variable"] == variable]
         parts += [_point(event, _x(event["event_time"], first, last), y, color) for event in points]
     parts += _axis(first, last, alert["detected_at"], height)
@@ -241,7 +242,7 @@ def _utc(moment: datetime) -> str:
 
 
 def _point(event: Mapping[str, Any], x: int, y: int, color: str) -> str:
-    title = escape(f"{event['event_id']} at {_time(event['event_time'])}")
+    title = _escaped(f"{event['event_id']} at {_time(event['event_time'])}")
     return f'<circle cx="{x}" cy="{y}" r="5" fill="{color}" fill-opacity="0.8"><title>{title}</title></circle>'
 
 
@@ -279,6 +280,11 @@ def _span(span: timedelta) -> str:
             rest = seconds % size // part
             return f"{seconds // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{span.total_seconds():.3g} s"
+
+
+def _escaped(text: str) -> str:
+    """Return the text for SVG. Characters that XML does not allow become escapes, as in `visible`."""
+    return saxutils.escape(visible(text), {"\ufffe": "\\ufffe", "\uffff": "\\uffff"})
 
 
 def _cut(text: str, chars: int = 96) -> str:

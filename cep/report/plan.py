@@ -60,10 +60,10 @@ class VariablePlan:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """The estimated stored past of a busy key. `events` of `event_bytes` each are stored for windows; `pinned` counts
-    further events, kept because each can be a result, such as a `last(…)`. `tallies` (running counts or sums) replace
-    events. `carried_bytes` is the size of tallies, and of the values around medians. `pane_rows` are rows of panes,
-    partial aggregates of a time slice for approximate functions."""
+    """The estimated stored past of a key with many events. `events` of `event_bytes` each are stored for windows.
+    `pinned` counts further events, each of which can be a result by itself, such as a `last(…)`. `tallies` (running
+    counts or sums) replace events. `carried_bytes` is the size of the tallies, and of the stored values around medians.
+    `pane_rows` counts rows of panes, which are aggregates of a time slice for approximate functions."""
 
     events: int
     event_bytes: int
@@ -89,9 +89,9 @@ class PatternPlan:
     run_bytes: int
     event_bytes: int
     runs_max: int
-    events: int  # in the window of a key with many events
-    instructions_event: int  # for each event, without runs
-    instructions_run: int  # conditions that each event is tested for with each run
+    events: int  # in the window of a busy key: one with many events.
+    instructions_event: int  # to evaluate conditions on the event alone, once for each event.
+    instructions_run: int  # conditions that compare an event with a run, for each event and each run.
     past: PastPlan | None = None  # the stored past of a busy key, if the pattern has histories such as `count(…)`
 
     @property
@@ -150,15 +150,15 @@ def plan(
 
 
 def _pattern_plan(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
-    """Estimate the cost of a pattern for a key with `events` events in its window. Its past is stored for histories."""
+    """Estimate the cost of a pattern for a key with `events` events in its window, and the past that it must store."""
     automaton = build(bound.structure)
     program = compile_rules(schema, bound.key, (DeployedRule("plan", 1, 0, "", bound),))
     branches, variables = _branches(automaton, bound), _variables(bound, schema)
     runs = min(events, bound.within_events) if isinstance(bound.within_events, int) else events
     if branches:
-        # Every event may be taken or not (`branches`): two to the power of the events, so mostly the limit holds.
+        # Each event may be taken or not, so n events may lead to 2^n runs: mostly more than the limit.
         runs = RUNS_PER_KEY_MAX if events >= RUNS_PER_KEY_MAX.bit_length() else 2**events
-    retained = sum(1 for column in program.columns if column.retained)
+    retained = sum(1 for column in program.columns if column.retained)  # fields that are stored with an event
     return PatternPlan(
         pattern=bound,
         automaton=automaton,
@@ -176,12 +176,12 @@ def _pattern_plan(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
 
 def _past_plan(histories: HistoryPlan | None, events: int) -> PastPlan | None:
     """Estimate the stored past of a key with `events` events in its window, as its histories (such as `count(…)`) need
-    it: events; tallies (running sums); bands (the values around a median); panes (partial aggregates of a time slice);
-    and single events, such as a `last(…)`, which are pinned."""
+    it: events; tallies (running sums); bands (the stored values around a median); panes (aggregates of a time slice);
+    and single events, such as a `last(…)`, which are pinned (kept apart)."""
     if histories is None or not histories.histories:
         return None
-    by_event = [h for h in histories.histories if not h.is_single and not h.is_approximate]
-    tallies, bands = {h.tally for h in by_event if h.tally}, {h.band for h in by_event if h.ranked}
+    by_event = [h for h in histories.histories if not h.is_single and not h.is_approximate]  # they need all events
+    tallies, bands = {h.tally for h in by_event if h.tally}, {h.band for h in by_event if h.ranked}  # ranked: medians
     pane_rows_max = [_PANE_ROWS_MAX[h.expr.fn] for h in histories.panes.values() if h.is_approximate]
     return PastPlan(
         events=min(events, histories.events_max) if by_event else 0,
@@ -243,18 +243,18 @@ def state_name(automaton: Automaton, number: int) -> str:
 
 
 def wait_text(wait: Wait) -> str:
-    """Describe one way in which a run may continue, as the label of an arrow between two states: the link, counts,
-    bounds and guards of a wait. A wait without a target leads to the end, because an event has not come."""
-    if wait.target is None:
+    """Describe a wait (one way in which a run may go on) as the label of an arrow: how the event must follow, how often
+    it repeats, bounds of time, guards (events that close the wait). Without a target, the wait is for an absence."""
+    if wait.target is None:  # an absence: the match is complete if a forbidden event has not come
         parts = ["directly after" if wait.link is Link.NEXT else "when the window closes"]
     else:
         parts = [_LINKS[wait.link]] if wait.link is not None else []
-    low, high = wait.counted
+    low, high = wait.counted  # the wait is open if low <= the count of its loop < high
     if low > 1 or high is not None:
         parts.append(_counted(low, high))
     parts += [_bound(bound) for bound in wait.bounds]
     parts += [_guard(guard) for guard in wait.guards]
-    parts.extend(f"not when {show_expr(until)}" for until in wait.untils)
+    parts.extend(f"not when {show_expr(until)}" for until in wait.untils)  # conditions of events that stop a loop
     return ", ".join(parts)
 
 
@@ -293,8 +293,8 @@ def _position(automaton: Automaton, number: int, position: Position) -> list[str
 
 
 def _pattern_lines(planned: PatternPlan) -> str:
-    """Write the plan of one pattern: its automaton, its conditions, and the cost of a busy key, with its past: events,
-    tallies (sums that replace events), pinned events (each may be a result), panes (aggregates of a time slice)."""
+    """Write the plan of one pattern: its automaton, its conditions, and its cost for a busy key. The key's past has
+    events, tallies (sums that replace events), pinned single events (each may be a result), and panes (aggregates)."""
     pattern, automaton = planned.pattern, planned.automaton
     lines = [f"pattern {pattern.name} by {', '.join(pattern.key)}"]
     lines += [f"  {line}" for line in pattern.doc.splitlines()]

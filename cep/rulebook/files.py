@@ -44,6 +44,7 @@ from cep.model.rule import (
     RuleFile,
     SnoozeRecord,
     UpsertRecord,
+    name_problem,
     parse_control,
     parse_rule_file,
     upsert_of,
@@ -117,6 +118,9 @@ def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
         declared_lists = given_lists(load_files([path], root))
         problems += [f"{path}: {d.code} {d.message}" for d in declared_lists.diagnostics if d.is_error]
         for list_key, declared in declared_lists.lists.items():
+            if (problem := name_problem("list", list_key[0])) is not None:
+                problems.append(f"{path}: $: {problem}")
+                continue
             first, elsewhere = lists.setdefault(list_key, (declared, path))
             if first.content.digest != declared.content.digest:
                 problems.append(f"{path}: $: the list `{list_key[0]}` holds something else in {elsewhere}")
@@ -209,7 +213,7 @@ def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
     Returns: the valid records in order, and `file:line: $.path: message` of each problem. Raises: UsageError.
     """
     try:
-        lines = read_file(path, CONTROL_FILE_BYTES_MAX).splitlines()
+        lines = read_file(path, CONTROL_FILE_BYTES_MAX).split(b"\n")  # as a job divides a file of a folder
     except UnreadableError as error:
         raise UsageError(f"--control {path} cannot be read: {error}") from error
     records: list[ControlRecord] = []

@@ -91,7 +91,7 @@ def problems_of_lock(records: Iterable[UpsertRecord], lock: Lock) -> list[LockPr
         elif digest != content_hash(record):
             message = f"it means something else than version {record.version} did when it was locked"
             if digest == earlier_hash(record):
-                message = f"a build before 0.3 locked version {record.version}, with one hash for `{{3}}` and `{{3,}}`"
+                message = f"an earlier build locked version {record.version}, with a hash that other texts can have"
             problems.append(LockProblem(record.id, message, f"run `cep rules bump {record.id}`"))
     return problems
 

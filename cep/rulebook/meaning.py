@@ -9,12 +9,12 @@ Tested by: tests/rulebook/test_files.py
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import dropwhile, pairwise, takewhile
 from operator import attrgetter
 
-from cep.lang.parse.lexer import TokenKind, normal_tokens
+from cep.lang.parse.lexer import DECLARATIONS, RESERVED, TokenKind, normal_tokens
 from cep.model.rule import ParamValue, UpsertRecord
 
 _NAMED_KINDS = ("event", "list", "define", "pattern")
@@ -48,6 +48,15 @@ class _Declaration:
         return json.dumps((self.name, _without_last_commas(self.tokens)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The patterns of a text, and its other named declarations, by name."""
+
+    patterns: dict[str, _Declaration]
+    others: dict[str, _Declaration]
+    is_earlier: bool  # as builds up to 0.3.0 saw them: of two declarations with one name the last
+
+
 def content_hash(record: UpsertRecord) -> str:
     """Return SHA-256 of everything that decides the alerts of a version. 500 and 500.0 are one parameter."""
     return _content_hash(record, pattern_hash(record.source, record.pattern))
@@ -75,10 +84,23 @@ def _content_hash(record: UpsertRecord, source_hash: str) -> str:
 @lru_cache(_TEXTS_CACHED)
 def _hashes(source: str, pattern: str) -> tuple[str, str]:
     """Hash a pattern and all declarations that it uses. Return the hash, and the hash of builds before 0.3."""
-    patterns, declared = _declared(source)
-    same_name = [declarations[pattern] for declarations in (patterns, declared) if pattern in declarations]
-    if same_name:  # a pattern and another declaration may have one name: the last in the file counts
-        declared = {**declared, pattern: max(same_name, key=attrgetter("number"))}
+    names, earlier_names = _declared(source)
+    parts = _parts(names, pattern)
+    earlier_parts = parts if earlier_names is names else _parts(earlier_names, pattern)
+    texts = [one.text for one in parts], [one.earlier_text for one in earlier_parts]  # only .text has `{3}` as `{3,3}`
+    text, earlier_text = (f"[{', '.join(each)}]" if each else source for each in texts)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return digest, digest if text == earlier_text else hashlib.sha256(earlier_text.encode()).hexdigest()
+
+
+def _parts(names: _Names, pattern: str) -> list[_Declaration]:
+    """Return the declarations that a pattern uses, itself among them, in the order of their names."""
+    declared = names.others
+    same_name = [declarations[pattern] for declarations in (names.patterns, declared) if pattern in declarations]
+    if same_name:  # a pattern and another declaration may have one name
+        last = max(same_name, key=attrgetter("number"))
+        whole = replace(last, tokens=[token for one in same_name for token in one.tokens])
+        declared = {**declared, pattern: last if names.is_earlier else whole}
     tokens = declared[pattern].tokens if same_name else ()
     is_over_all = "over" in tokens and _OVER_ALL in pairwise(tokens)  # it reads all event types with its key
     event_types = _event_types_with(_key(tokens), declared) if is_over_all else ()
@@ -88,11 +110,7 @@ def _hashes(source: str, pattern: str) -> tuple[str, str]:
         if name in declared and name not in used:
             used[name] = declared[name]
             pending += [word for word in declared[name].tokens if word in declared and word.isidentifier()]
-    in_order = [used[name] for name in sorted(used)]
-    texts = [one.text for one in in_order], [one.earlier_text for one in in_order]  # only .text writes `{3}` as `{3,3}`
-    text, earlier_text = (f"[{', '.join(each)}]" if used else source for each in texts)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return digest, digest if text == earlier_text else hashlib.sha256(earlier_text.encode()).hexdigest()
+    return [used[name] for name in sorted(used)]
 
 
 def _key(tokens: Iterable[str]) -> set[str]:
@@ -101,38 +119,52 @@ def _key(tokens: Iterable[str]) -> set[str]:
 
 
 def _event_types_with(key: set[str], declared: Mapping[str, _Declaration]) -> tuple[str, ...]:
-    events = [declaration for declaration in declared.values() if declaration.tokens[0] == "event"]
+    events = [one for one in declared.values() if ("event", one.name) in pairwise(one.tokens)]
     return tuple(event.name for event in events if key <= set(filter(str.isidentifier, event.tokens)))
 
 
 @lru_cache(_SOURCES_CACHED)
-def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declaration]]:
-    """Return the patterns of a text and its other named declarations; of two with one name the last."""
-    patterns: dict[str, _Declaration] = {}
-    others: dict[str, _Declaration] = {}
-    for number, words in enumerate(_named_declarations(source)):
-        (patterns if words[0] == "pattern" else others)[words[1]] = _Declaration(number, words[1], words)
-    return patterns, others
-
-
-def _named_declarations(source: str) -> Iterator[list[str]]:
-    """Yield each named declaration of a text as its tokens: independent of layout and comments, to be hashed."""
+def _declared(source: str) -> tuple[_Names, _Names]:
+    """Return the named declarations of a text, and how builds up to 0.3.0 saw them: mostly the same object."""
     words = normal_tokens(source)
+    names, earlier = _names(words, is_earlier=False), _names(words, is_earlier=True)
+    is_same = (names.patterns, names.others) == (earlier.patterns, earlier.others)
+    return names, names if is_same and names.patterns.keys().isdisjoint(names.others) else earlier
+
+
+def _names(words: list[str], *, is_earlier: bool) -> _Names:
+    names = _Names({}, {}, is_earlier)
+    for number, tokens in enumerate(_named_declarations(words, is_earlier=is_earlier)):
+        name, same_kind = tokens[1], names.patterns if tokens[0] == "pattern" else names.others
+        parts = [tokens]
+        if name in same_kind and not is_earlier:  # an event type, a list and a definition may have one name
+            parts = sorted((same_kind[name].tokens, tokens))
+        same_kind[name] = _Declaration(number, name, [token for part in parts for token in part])
+    return names
+
+
+def _named_declarations(words: list[str], *, is_earlier: bool) -> Iterator[list[str]]:
+    """Yield each named declaration of a text as its tokens: independent of layout and comments, to be hashed."""
     depth, starts, name_index = 0, [], -1  # name_index: where the last declaration has its name; -1: nowhere
     for number, word in enumerate(words):
         depth_change = _DEPTH_CHANGE.get(word)  # of a bracket
         if depth_change is not None:
             depth += depth_change
-        elif depth == 0 and word in _KINDS and number != name_index and _may_be_name(words[number + 1]):
-            starts.append(number)
-            name_index = number + 1 if word in _NAMED_KINDS else -1  # a name may be spelled like a kind
+        elif depth == 0 and word in _KINDS and number != name_index:
+            name, after = (*words[number + 1 : number + 3], "")[:2]
+            if _begins(word, name, after, is_earlier=is_earlier):
+                starts.append(number)
+                name_index = number + 1 if word in _NAMED_KINDS else -1  # a name may be spelled like a kind
     for start, end in pairwise([*starts, len(words) - 1]):  # the last word is the end of the text
         if words[start] in _NAMED_KINDS:
             yield _without_changeable_entries(words[start:end])
 
 
-def _may_be_name(word: str) -> bool:
-    return word.isidentifier() or word.startswith(f"{TokenKind.STRING} ")
+def _begins(word: str, name: str, after: str, *, is_earlier: bool) -> bool:
+    """Return True if three words begin a declaration. In `event in [a, b]` or `not test and x`, a word is a field."""
+    if is_earlier or word not in _NAMED_KINDS:
+        return name.startswith(f"{TokenKind.STRING} ") or (is_earlier and name.isidentifier())
+    return name.isidentifier() and name not in RESERVED and after in DECLARATIONS[word]
 
 
 def _without_changeable_entries(words: list[str]) -> list[str]:

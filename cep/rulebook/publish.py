@@ -257,7 +257,7 @@ class ListStep:
 def running_lists(status: Mapping[str, Any] | None, records: Sequence[ControlRecord]) -> dict[ListKey, ListReport]:
     """Report each list's last version and waiting versions, as the newer source has them: job's status or topic."""
     lists = RuleLists(ListStore())
-    for record in records:
+    for record in accepted_records(status, records)[0]:
         if isinstance(record, ListRecord):
             lists.apply(record, None)
     reports = {(report.name, report.of): report for report in lists.report()}

@@ -560,6 +560,7 @@ class Rulebook:
                     runs=inherited.get((rule.rule_id, rule.version)),
                 )
                 for rule in self.deployed()
+                if rule.from_ms < rule.starts_until_ms  # not paused before its start
             ),
             last_versions={name: version for name, version in last_versions.items() if version},
             paused=tuple(name for name, version in last_versions.items() if version and self.rules[name].is_paused),

@@ -310,7 +310,7 @@ def withdraw(path: Path, key: str, root: SigningKey) -> tuple[Trust, list[str]]:
         after = parse_toml(changed, SIGNERS_FILE_BYTES_MAX)
     except ValueError:
         after = {}
-    if after != {**before, "version": after.get("version"), "signer": signers}:
+    if after != {**before, "version": before["version"] + 1, "signer": signers}:
         raise UsageError(f"{path} is written in a way that this verb cannot change; add `only` yourself and sign it")
     write_file(path, changed.encode())
     return sign_signers(path, root), only

@@ -31,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import FIRED_MAX, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.text import of_type
 from cep.engine.alerts import NO_ALERTS
 from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.rulebook import Rulebook
@@ -168,7 +169,7 @@ def _exclude_and_suppress(
             reasons[row] = EXCLUDED  # another rule of its exclusive group fired on the same event
             continue
         fired_groups.add(group_event)
-        last_alert = fired.get(rule_key) or earlier.get(rule_key, (0, 0, 0, NO_MEASURE))
+        last_alert = fired.get(rule_key) or earlier.get(rule_key, (TIME_MS_MIN, 0, 0, NO_MEASURE))
         last_ms, last_suppress_ms, last_rank, last_value = last_alert  # rank: of the severity; value: of `escalate`
         rank = SEVERITIES.index(alert["severity"])
         value = _value(alert["measures"], policies.escalations.get((rules[row], versions[row])))
@@ -209,13 +210,20 @@ def fired_json(fired: Mapping[tuple[str, str], LastAlert]) -> list[list[Any]]:
 
 
 def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
-    """Read the entries of `fired_json`. In earlier builds' entries, `suppress` of the next alert is the only limit."""
-    return {(rule_id, key): _last_alert(*last) for rule_id, key, *last in saved}
+    """Read the entries of `fired_json`. In earlier builds' entries, `suppress` of the next alert is the only limit.
+
+    Raises: TypeError or ValueError for other values."""
+    return {
+        (of_type("a rule", rule_id, str), of_type("a key", key, str)): _last_alert(*last)
+        for rule_id, key, *last in saved
+    }
 
 
 def _last_alert(
     time_ms: int, for_ms: int = TIME_MS_MAX, rank: int = UNKNOWN_SEVERITY, value: float | None = None
 ) -> LastAlert:
+    for number in (time_ms, for_ms, rank):
+        of_type("a last alert", number, int)
     return time_ms, for_ms, rank, NO_MEASURE if value is None else float(value)
 
 

@@ -213,6 +213,7 @@ class Scope:
             return f"patterns that produce {', '.join(produced)}, not {pattern.produces}"
         read = (*pattern.event_types, *(past.event_type for past in histories(pattern)))
         other = next((name for name in read if not _covers(self.events, name)), None)
+        other = other or (None if other is None else "all event types, as `first_seen` does")
         return None if other is None else f"patterns that read {', '.join(self.events)}, not {other}"
 
 

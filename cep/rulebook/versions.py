@@ -169,12 +169,18 @@ def _is_overtaken(live_change: Change, later: Sequence[Change]) -> bool:
 
 
 def parts(rule: DeployedRule, pauses: Spans) -> Iterator[DeployedRule]:
-    """Divide a version at its pauses. A pause ends a part and its runs, and the next part begins without runs."""
+    """Divide a version at its pauses. A pause ends a part and its runs, and the next part begins without runs.
+
+    A version that is paused until further notice has a part in any case: the job routes events by its key and keeps the
+    past events that it will need.
+    """
     for pause_ms, resumed_ms in pauses:
         if pause_ms > rule.from_ms:  # yield the part before this pause
             yield replace(
                 rule, starts_until_ms=min(rule.starts_until_ms, pause_ms), until_ms=min(rule.until_ms, pause_ms)
             )
+        elif resumed_ms == TIME_MS_MAX:  # paused before its start: a part without matches, so that its past is stored
+            yield replace(rule, starts_until_ms=rule.from_ms, until_ms=rule.from_ms)
         if resumed_ms > rule.from_ms:
             rule = replace(rule, from_ms=resumed_ms, resumed_ms=resumed_ms, carries=0)  # takes over no runs
         if rule.from_ms >= rule.starts_until_ms:

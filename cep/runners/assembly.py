@@ -11,7 +11,7 @@ Tested by: tests/cli/test_run.py, tests/cli/test_main.py, tests/cli/test_rejecte
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -98,7 +98,7 @@ def tell_runs(before: Sequence[Mapping[str, Any]], status: Mapping[str, Any], lo
 
 @dataclass(slots=True)
 class RuleNews:
-    """The rules of a job as its log has them. `accepted_versions`: by rule or list; None until the job has begun."""
+    """Logs changes of a job's rules. `rules` and `accepted_versions`: of the last status; None: there is none yet."""
 
     log: Log
     accepted_versions: Mapping[str, Any] | None = None
@@ -159,7 +159,8 @@ def tell_totals(totals: Mapping[str, int], sentence: str, log: Log, console: Con
     if log.form == "json":
         log.tell("ended", sentence, **facts, **dict(sorted(totals.items())))
     else:
-        print_counts(sorted(totals.items()), console)
+        with suppress(OSError, SystemExit):  # as in `Log.tell`; rich ends the process for a reader that has gone
+            print_counts(sorted(totals.items()), console)
 
 
 @dataclass(slots=True)
@@ -187,17 +188,17 @@ class JobRejections:
     _exit_code: int | None = None
 
     def add(self, counters: Counter[str], dead_letters: Sequence[bytes]) -> None:
-        """Count a micro-batch; if it is time, report the rejected records since the last report."""
-        add_counts(self._latest.counters, counters)
+        """Count the records of a micro-batch. After `every_ms`, report the rejected ones since the last report."""
+        add_counts(self._latest.counters, counters)  # _latest: everything since the last report
         self._latest.examples.add(dead_letters)
         now_s = time.monotonic()
         if self._latest.counters["records"] >= _RECORDS_MIN and (now_s - self._reported_s) * 1_000 >= self.every_ms:
             self._reported_s = now_s
-            rejections = self._end_span().rejections
+            rejections = self._end_span().rejections  # since the last report
             is_above = rejections.is_above(self.share_max)
             if rejections.rejected_count and not is_above:
                 self._log_counts(rejections)
-            trouble = f"more than {self.share_max:g} of them are rejected" if is_above else None
+            trouble = f"more than {self.share_max:g} of them are rejected" if is_above else None  # None: well
             self.observed.note(RECORDS, trouble, self._sentence(rejections))
 
     def end(self) -> int:
@@ -296,19 +297,19 @@ def run_job(settings: Settings, runner: JobRunner, log: Log, *, until_end: bool)
 
 def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, until_end: bool) -> int:
     """Check rules and job; lock its folder, serve HTTP, watch its surroundings, and run it. Return the exit code."""
-    beginning = read_beginning(settings, log)
+    beginning = read_beginning(settings, log)  # the first rules and lists
     runner.check(settings, until_end=until_end)
     deployment = deploy(beginning.records, runner.lists(settings, beginning), beginning.trust)
     tell_problems(beginning.problems, deployment, log)
     check_in_force(beginning.problems, deployment, settings.job)
     job = describe_job(settings, deployment, beginning.warm)  # warm: the state at the end of a replay
-    observe, answers = settings.observe, runner.answers(settings)
+    observe, answers = settings.observe, runner.answers(settings)  # answers: functions by HTTP path
     observed = Observed(observe.stalled, log)
     rejections = JobRejections(observed, log, observe.rejected_max, until_end)
     with (
-        runner.locked(settings),  # before its port: a second process is told of the job, not of the port
+        runner.locked(settings),  # first: a second process hears that the job runs, not that its port is taken
         served(observe.listen, observed, answers, observe.bearer_token(), observe.hosts) as address,
-        _watch(settings, runner, observed),
+        _watch(settings, runner, observed),  # looks at brokers, sinks and disk
         ExitStack() as stack,
     ):
         try:
@@ -322,7 +323,7 @@ def _start(settings: Settings, runner: JobRunner, log: Log, stop: Stopping, *, u
             )  # fmt: skip
         except CepError as error:
             observed.failure = type(error).__name__
-            if not stop.ends(error):
+            if not stop.ends(error):  # a service that is away does not matter to a job that is to stop
                 raise
         rejected = rejections.end()
     return 1 if beginning.problems or deployment.set_aside else rejected  # 1: rules or records were set aside

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 
 from cep.kernels.own_numba import event
 
@@ -28,7 +28,7 @@ class _Compiling(event.Listener):
         self._is_over = threading.Event()
 
     def on_start(self, _: event.Event) -> None:
-        """Count a kernel that begins to compile, perhaps inside another one, and show or begin the line."""
+        """Count a kernel that begins to compile, perhaps inside another one. Show the line; a thread then moves it."""
         with self._lock:
             now = time.monotonic()
             if self._kernels_count == 0:
@@ -37,7 +37,7 @@ class _Compiling(event.Listener):
                     self._write(f"cep: {_MESSAGE}: up to half a minute\n")
             self._kernels_count += 1
             self._compiling_count += 1
-            if self._is_interactive and now - self._shown > _BETWEEN_S:
+            if self._is_interactive and now - self._shown > _BETWEEN_S:  # not too often
                 self._show(now)
             if self._is_interactive and self._compiling_count == 1:  # not inside another kernel
                 self._is_over = threading.Event()  # `on_end` sets it, which ends the thread
@@ -66,8 +66,9 @@ class _Compiling(event.Listener):
         self._width = len(text)
 
     def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        with suppress(OSError):  # as for the log of a job
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 _OURS: list[_Compiling] = []  # of a process that is ours

@@ -45,11 +45,11 @@ class FiredFiles:
         return self.memory
 
     def end(self, batch_id: int) -> None:
-        """Save how a micro-batch has changed the last alerts by rule and key: append a line to a file. If the
-        file is long, write a snapshot of all last alerts, and begin the file again. Raises: SinkError."""
+        """Save how a micro-batch has changed the last alerts by rule and key: append a line to the file of changes. If
+        that is long, write a snapshot of all last alerts, and begin the file of changes anew. Raises: SinkError."""
         before = self.memory.changed()  # the changed entries, as they were before
         if not before and batch_id > self._batch_id:
-            return  # most micro-batches; a repeated one must replace its line
+            return  # as usual; only a repeated micro-batch without changes must replace its earlier line
         self._batch_id, self._before = batch_id, before
         last = self.memory.last
         fired = fired_json({rule_and_key: last[rule_and_key] for rule_and_key in before if rule_and_key in last})

@@ -100,11 +100,11 @@ class _Server(ThreadingWSGIServer):
         super().__init__(*args, **options)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Accept a connection; above the limit, close the oldest slow one."""
+        """Accept a connection. At the limit it needs the place of the oldest one that is slow to send its headers."""
         slow = None
         with self._lock:
             if len(self._reading) + len(self._answering) + len(self._probing) >= limits.HTTP_CONNECTIONS_MAX:
-                slow = next(iter(self._reading), None)
+                slow = next(iter(self._reading), None)  # the oldest of those without headers yet
                 if slow is None or self._reading[slow] > time.monotonic() - limits.HTTP_HEADERS_PAUSE_MS / 1_000:
                     return False  # the base class closes the connection
                 del self._reading[slow]
@@ -157,7 +157,7 @@ def _cut_off(connection: socket.socket) -> None:
 
 
 def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collection[str]) -> _App:
-    """Build the application that answers probes, metrics and questions. The header Host and a token protect it."""
+    """Build the WSGI application: probes, /metrics, and `answers` by path. It checks the header Host and the token."""
     registry = CollectorRegistry()
     registry.register(observed)
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -167,9 +167,10 @@ def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collect
 
     def answer(environ: Mapping[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
-        header = str(environ.get("HTTP_AUTHORIZATION", "")).encode("utf-8", "surrogateescape")
-        # The time that this takes tells nothing of the token.
-        is_trusted = token is not None and hmac.compare_digest(header, f"Bearer {token}".encode())
+        header = str(environ.get("HTTP_AUTHORIZATION", ""))  # its bytes as Latin-1; many clients send UTF-8
+        given = header.encode("latin-1", "replace"), header.encode("utf-8", "surrogateescape")
+        # compare_digest takes as long for every wrong token, so nobody can guess the token byte by byte.
+        is_trusted = token is not None and any(hmac.compare_digest(h, f"Bearer {token}".encode()) for h in given)
         if not is_trusted and not _names_this_machine(environ.get("HTTP_HOST"), hosts):
             start_response("421 Misdirected Request", [("Content-Type", "text/plain")])
             return [b"the header Host names no host of this job; add the name to `hosts` of [observe]\n"]
@@ -191,14 +192,14 @@ def _app(observed: Observed, answers: Answers, token: str | None, hosts: Collect
 
 
 def _names_this_machine(header: str | None, hosts: Collection[str]) -> bool:
-    """Return True if the header Host is an address or a name of this machine. A web page of a stranger can make its own
-    name lead here (DNS rebinding), but not change an address. A browser always sends the header."""
+    """Return True if the header Host is an address or a name of this machine. A stranger's web page can give its own
+    name our address (DNS rebinding). A browser then sends that name as Host, which is refused here."""
     if header is None:
-        return True  # an old probe
+        return True  # no browser, which always sends Host: perhaps an old probe
     host = _HOST.fullmatch(header.strip())
     if host is None:
         return False
-    name = host[1] or host[2]
+    name = host[1] or host[2]  # [1]: an IPv6 address; [2]: a name, or an IPv4 address
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -55,7 +55,7 @@ class Beginning:
 
 
 def read_beginning(settings: Settings, log: Log) -> Beginning:
-    """Read the rules of the folder, or the rules of the warm start. Raises: UsageError, StateError."""
+    """Read the first rules: from the folder, or from a warm start (a replay's end). Raises: UsageError, StateError."""
     folder, warm_start = settings.job.rules, settings.job.warm_start
     trust = given_trust(settings.control.signers, settings.control.root_key)
     if folder is None and warm_start is None:
@@ -68,11 +68,11 @@ def read_beginning(settings: Settings, log: Log) -> Beginning:
     if warm_start is None:
         return Beginning(tuple(records), tuple(problems), None, lists, trust)
     warm = open_warm_start(warm_start)
-    begun = [record for record, _ in map(parse_control, warm.about.rules) if record is not None]
-    if folder is not None and records != begun:
-        _tell_rules_differ(settings.job, log)
+    warm_records = [record for record, _ in map(parse_control, warm.about.rules) if record is not None]
+    if folder is not None and records != warm_records:
+        _tell_rules_differ(settings.job, log)  # the rules of the replay win
     warm.copy_lists(lists)
-    return Beginning(tuple(begun), tuple(problems), warm, lists, trust)
+    return Beginning(tuple(warm_records), tuple(problems), warm, lists, trust)
 
 
 def read_folder(folder: Path, lists: ListStore, trust: Trust | None) -> tuple[list[ControlRecord], list[str]]:
@@ -84,7 +84,7 @@ def read_folder(folder: Path, lists: ListStore, trust: Trust | None) -> tuple[li
     if trust is not None:
         files = with_signatures(folder, files)
     list_records, list_problems = read_lists(folder, lists)
-    if trust is not None:  # only lists that the signed rules read, or signed changes of them
+    if trust is not None:  # keep the lists that signed rules read, or the newest signed change of each
         list_records = first_lists(folder, list_records, files)
     return [*list_records, *files], [*problems, *list_problems]
 
@@ -97,12 +97,12 @@ def describe_job(settings: Settings, deployment: Deployment, warm: WarmStart | N
 
 
 def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
-    """Describe the job of these rules, also routed by the keys that later rules may use, with a new key for digests. It
-    has as many levels (rules that read alerts of lower ones) as the settings or the rules want. Raises: UsageError."""
+    """Describe the job of these rules, with a new secret for hashes of events. Events also get the keys of later rules
+    (`settings.keys`). A level has the rules that read events of lower levels. Raises: UsageError."""
     columns = deployment.schema.columns()
     if deployment.schema.protected:
         secret_keys()  # without them no event could be decoded, so the job is not to start
-    extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]
+    extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]  # for later rules
     for domain in extra:
         for field in domain:
             if field not in columns:
@@ -120,7 +120,7 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
         settings.idle,
         settings.dedup,
         levels_count=max(settings.levels, warm_levels, levels_needed(deployment.rulebook.deployed())),
-        begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
+        begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,  # earlier events are the replay's
         ahead_ms=settings.ahead_max,
         trust=deployment.rulebook.trust,
     ).begin()
@@ -129,14 +129,14 @@ def live_job(settings: JobSettings, deployment: Deployment, warm: WarmStart | No
 def open_folder(
     settings: JobSettings, checkpoint: Path, job: Job, beginning: Beginning, log: Log
 ) -> tuple[Job, tuple[bytes, ...], bool]:
-    """Open or create a checkpoint folder. Return the job, with the folder's start time and key of digests, the rules
-    that it began with, and True if it goes on. Raises: UsageError, also if it began from another replay."""
+    """Open or create a checkpoint folder. Return the job with the folder's start time and secret for hashes of events,
+    the rules that the job began with, and True if it continues. Raises: UsageError, also for another warm start."""
     initial, goes_on = open_checkpoint(checkpoint, job, beginning.initial)
     if goes_on and initial != beginning.initial:
         _tell_rules_differ(settings, log)
     stored = read_job(checkpoint)
     assert stored is not None, "open_checkpoint has written it"
-    if beginning.warm is not None and stored.begins_ms != job.begins_ms:  # warm: a replay's end state
+    if beginning.warm is not None and stored.begins_ms != job.begins_ms:  # its state is of another replay
         raise UsageError(
             f"the job of {checkpoint} did not begin from {settings.warm_start}; give a new checkpoint folder"
         )

@@ -31,7 +31,7 @@ from typing import Any
 
 import orjson
 
-from cep.base.errors import StateCorruptError, StoreError, UsageError
+from cep.base.errors import CepError, StateCorruptError, StoreError, UsageError
 from cep.base.files import read_document, replace_file
 from cep.base.schema import Schema, misreadings
 from cep.sinks.durable import write_durably
@@ -74,7 +74,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
                 f"{directory} was made in format {stored_job.get('format')}, this build reads {FORMAT}; give a new one"
             )
         different = [text for name, text in _FIELD_TEXTS.items() if stored_job.get(name) != description[name]]
-        if stored_job.get("dedup_ms") == 0:  # event ids were not stored, so a window may begin
+        if stored_job.get("dedup_ms") == 0:  # no event ids are stored yet: it may begin to
             different = [text for text in different if text != _FIELD_TEXTS["dedup_ms"]]
         if different == [_FIELD_TEXTS["event_types"]]:
             _check_event_types(directory, stored_job, job)
@@ -91,7 +91,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
         raise UsageError(
             f"{directory} has keyed state but no {JOB_FILE} that says whose; give a new checkpoint directory"
         )
-    # The job's description last: with it the checkpoint begins.
+    # The job's file comes last: a folder without it is no checkpoint yet.
     _write(directory / RULES_FILE, {"records": [record.decode() for record in initial]})
     _write(directory / JOB_FILE, {**description, "id": uuid.uuid4().hex})
     return initial, False
@@ -137,7 +137,7 @@ def _check_event_types(directory: Path, stored_job: dict[str, Any], job: Job) ->
 
 
 def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
-    """Refuse a job that needs fewer signatures than before. Raises: UsageError."""
+    """Refuse to start with fewer signatures, older signers or another root key than before. Raises: UsageError."""
     before, now = stored_job.get("trust"), None if job.trust is None else job.trust.to_json()
     if before is None and now is None:
         return
@@ -178,9 +178,15 @@ def _write_changes(directory: Path, stored_job: dict[str, Any], description: dic
 
 @contextmanager
 def lock_checkpoint(directory: Path) -> Iterator[None]:
-    """Lock a checkpoint directory until the block or the process ends. Raises: UsageError if another process has it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / LOCK_FILE).open("a+") as file:
+    """Lock a checkpoint directory until the block or the process ends.
+
+    Raises: UsageError if another process has it, or nothing can be written there; StoreError."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / LOCK_FILE).open("a+")
+    except OSError as error:
+        raise _unwritable(error) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -230,10 +236,15 @@ def read_job(directory: Path) -> Job | None:
 def _write(path: Path, value: dict[str, Any]) -> None:
     try:
         replace_file(path, json.dumps(value, indent=1).encode())
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise UsageError(f"the checkpoint directory cannot be written: {error}; give another") from error
-    except OSError as error:  # such as a full disk: the same start may succeed later
-        raise StoreError(f"the checkpoint directory cannot be written: {error}; make room there") from error
+    except OSError as error:
+        raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> CepError:
+    text = f"the checkpoint directory cannot be written: {error}"
+    if isinstance(error, (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)):
+        return UsageError(f"{text}; give another")
+    return StoreError(f"{text}; make room there")  # such as a full disk: the same start may succeed later
 
 
 def read_progress(directory: Path) -> tuple[int, Counter[str]]:

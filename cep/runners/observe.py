@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
@@ -35,7 +35,7 @@ from cep.kernels.layout import Int64
 from cep.runners import meanings
 from cep.sinks.base import SINK_REASONS
 
-_COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
+_COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?", re.DOTALL)
 BROKERS, EVENTS, SINKS, CHECKPOINTS, DISK = "brokers", "events", "sinks", "checkpoints", "disk"
 REGISTRY = "registry"
 RECORDS = "records"
@@ -59,11 +59,11 @@ class Log:
         """Print one line. `event` is a fixed word, `sentence` is for a person, `fields` are numbers and names."""
         if self.is_closed:
             return
-        if self.form == "text":
-            print(visible(sentence), file=self.stream, flush=True)
-            return
         line = {"time": utc_text(int(time.time() * 1_000)), "event": event, **fields}
-        print(visible(orjson.dumps(line).decode()), file=self.stream, flush=True)
+        text = sentence if self.form == "text" else orjson.dumps(line).decode()
+        with suppress(OSError):  # a full disk, or a reader that has gone, does not end a job
+            self.stream.write(visible(text) + "\n")  # one write: `print` would let other threads write before the "\n"
+            self.stream.flush()
 
 
 @dataclass(eq=False)
@@ -188,10 +188,10 @@ class Observed(Collector):
         self.look_at_sinks(str(error or ""))
 
     def look_at_sinks(self, detail: str = "") -> None:
-        """Note which sinks are away, and which have not answered for too long. `detail` is for the log."""
+        """Note which sinks take no alerts or answer too slowly, and log each change. `detail` is for the log alone."""
         with self._lock:
             away = self._sinks_in_trouble()
-            before, now_s = dict(self._logged_sinks), time.monotonic()  # before: (reason, since when)
+            before, now_s = dict(self._logged_sinks), time.monotonic()  # before: by sink (reason, since)
             since = {sink: before[sink][1] if sink in before else now_s for sink in away}
             self._logged_sinks = {sink: (reason, since[sink]) for sink, reason in away.items()}
         troubles = [f"{self._shown(sink)}: {SINK_REASONS[reason]}" for sink, reason in sorted(away.items())]
@@ -199,13 +199,13 @@ class Observed(Collector):
         if self.log is None:
             return
         for sink, reason in sorted(away.items()):
-            if before.get(sink, ("",))[0] != reason:
+            if before.get(sink, ("",))[0] != reason:  # it was well, or away for another reason
                 self.log.tell(
                     "sink_away", f"{self._shown(sink)} takes no alerts: {SINK_REASONS[reason]}; the job tries again",
                     sink=sink, address=self.address_of(sink), reason=reason,
                 )  # fmt: skip
         for sink in sorted(before.keys() - away.keys()):
-            seconds = round(now_s - before[sink][1], 1)
+            seconds = round(now_s - before[sink][1], 1)  # since it was first away
             text = f"{self._shown(sink)} takes alerts again, after {seconds:.0f} s"
             self.log.tell("sink_back", text, sink=sink, address=self.address_of(sink), seconds=seconds)
 
@@ -314,7 +314,7 @@ class Observed(Collector):
         yield from _counters(totals)
         yield GaugeMetricFamily("cep_runs", meanings.TOTALS_THAT_FALL["runs"], value=totals.get("runs", 0))
         open_runs = meanings.open_runs(totals)
-        yield _labelled("rule_runs", {tuple(name.split("@")): count for name, count in open_runs.items()})
+        yield _labelled("rule_runs", {tuple(name.split("@")): count for name, count in open_runs.items()})  # rule@3
         for name, value in {**gauges, "micro_batch_id": batch_id, "live": float(self.live()[0])}.items():
             yield GaugeMetricFamily(f"cep_{name}", meanings.GAUGES[name], value=value)
         yield _labelled("micro_batch_seconds", {phase: ms / 1_000 for phase, ms in phases.items()})
@@ -322,8 +322,8 @@ class Observed(Collector):
         yield _labelled("lag_records", lags)
         yield _labelled("part_up", {part: float(trouble is None) for part, trouble in troubles.items()})
         sinks = [(name, self.address_of(name), sinks_away.get(name, "")) for name in {*self.sink_names, *sinks_away}]
-        yield _labelled("sink_up", {sink: float(sink[0] not in sinks_away) for sink in sinks})
-        now_ms = time.time() * 1_000
+        yield _labelled("sink_up", {sink: float(sink[0] not in sinks_away) for sink in sinks})  # [0]: its name
+        now_ms = time.time() * 1_000  # backlogs: by sink, how many alerts wait, and since when (ms)
         ages_s = {name: 0.0 if ms is None else max(0.0, now_ms - ms) / 1_000 for name, (_, ms) in backlogs.items()}
         yield _labelled("sink_waiting_alerts", {name: count for name, (count, _) in backlogs.items()})
         yield _labelled("sink_oldest_alert_seconds", ages_s)
@@ -342,17 +342,17 @@ def _labelled(name: str, values: Mapping[Any, float]) -> Metric:
 
 
 def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
-    """Yield every total as a counter. Totals that differ only in the brackets form one family, with labels: a total
-    `alerts[rule@3]` is in `cep_alerts` with the labels rule and 3. Totals that can fall are gauges, and left out."""
+    """Yield every total as a counter. The text in the brackets of its name becomes labels: the total `alerts[rule@3]`
+    is in the family `cep_alerts`, with the labels rule and 3. Totals that can fall are gauges, and left out."""
     families: dict[str, CounterMetricFamily] = {}
     always_shown = dict.fromkeys([*meanings.FROM_ZERO, *(f"poison[{code}]" for code in meanings.POISON_CODES)], 0)
     for full_name, count in sorted({**always_shown, **totals}.items()):
         parsed = _COUNTER.fullmatch(full_name)
         assert parsed is not None, full_name
-        name, inner = parsed[1], parsed[2]
+        name, inner = parsed[1], parsed[2]  # inner: the text in the brackets, or None
         if name in meanings.TOTALS_THAT_FALL:
             continue
-        labels = meanings.LABELS.get(name, () if inner is None else ("of",))
+        labels = meanings.LABELS.get(name, () if inner is None else ("of",))  # "of": for an unknown name
         if name not in families:
             families[name] = CounterMetricFamily(f"cep_{name}", meanings.counter_text(name), labels=labels)
         values = [""] * len(labels) if inner is None else inner.split("@") if len(labels) > 1 else [inner]

@@ -73,10 +73,10 @@ class BatchReport:
     counters: Counter[str]
     totals: Counter[str]
     watermark_ms: int | None = None  # None for a micro-batch without records on Spark
-    # Of `cep run`: `decoding`, `matching`, and `commit` (the last one before). Of `cep live` (Spark): `matching` (until
-    # the rows of all tasks have arrived), `sinks`, and `records` (writing dead letters and totals).
+    # Phases of `cep run`: `decoding`, `matching`, and `commit` (of the commit before). Phases of `cep live` (Spark):
+    # `matching` (until the rows of all tasks have arrived), `sinks`, and `records` (writing dead letters and totals).
     phases_ms: Mapping[str, float] = field(default_factory=dict)
-    dead_letters: Sequence[bytes] = ()  # of `cep run` with suppressed alerts
+    dead_letters: Sequence[bytes] = ()  # `cep run` adds the lines of suppressed alerts
 
 
 def format_of(path: Path) -> Format:
@@ -108,7 +108,7 @@ def write_outputs(
 ) -> list[Path]:
     """Write the files, and remove an earlier replay's files if they have no contents now. Return the written paths.
 
-    Raises: SinkError; the earlier files are then unchanged.
+    Raises: SinkError; the earlier alerts are then unchanged, but their other files may be new.
     """
     beside = [
         (path.with_name(path.name + _DEAD_SUFFIX), dead_letters),
@@ -118,12 +118,13 @@ def write_outputs(
         for beside_path, lines in beside:
             if lines:
                 replace_file(beside_path, partial(_write_lines, lines=lines))
-            else:
-                beside_path.unlink(missing_ok=True)
         if format_ == "parquet":
             replace_file(path, lambda file: pq.write_table(alerts, file, compression="zstd"))
         else:
             replace_file(path, lambda file: _write_lines(file, json_lines(alerts)))
+        for beside_path, lines in beside:
+            if not lines:
+                beside_path.unlink(missing_ok=True)  # now that the new alerts are there
     except OSError as error:
         raise SinkError(
             f"{alerts.num_rows} alerts cannot be written to {path}: {error}; make room or name another file, then "

@@ -97,7 +97,7 @@ class Newest:
 
     def _work(self) -> None:
         """Send the newest text, and again if it has changed in the meantime."""
-        sent = [b""]
+        sent = [b""]  # the text of the last try; in a list, so that `write` can replace it
 
         def write() -> None:
             sent[0] = self._text
@@ -113,7 +113,7 @@ class Newest:
                 if error is None and sent[0] != self._text:
                     continue
                 self._is_working = False
-                self._error = None if self._patience.stop.is_set() else error
+                self._error = None if self._patience.stop.is_set() else error  # a stop is none
                 self._changed.notify_all()
                 return
 

@@ -60,14 +60,14 @@ class RuleOutput:
     ) -> tuple[pa.Table, Counter[str]]:  # fmt: skip
         """Return the alerts that go out, and the counters of the suppressed ones.
 
-        `status` is given if the rules have changed, `open_runs` are by rule and version, and `marks` are the keys of
-        events with unreadable values. Raises: SinkError if the files cannot be written; the errors of `publish`.
+        `status`: the new status of the rules, None if they have not changed. `open_runs`: open matches by rule and
+        version. `marks`: times of events with unreadable values, by key. Raises: SinkError; the errors of `publish`.
         """
         if status is not None:
             values = {**orjson.loads(status), "batch_id": batch_id, "open_runs": open_runs}
             self.status = write_status(self._directory, values)
             self._policies = Policies.from_json(self.status["policies"])
-        memory = self._last_alerts.begin(batch_id)  # as before this micro-batch, also if it is repeated
+        memory = self._last_alerts.begin(batch_id)  # the last alerts by rule and key before it, also if it is repeated
         # Step 9 of a micro-batch: suppress alerts that come too soon after the last one of their rule and key.
         sent = filter_alerts(alerts, self._policies, memory, watermark_ms, marks)
         if sent.suppressed:
@@ -75,7 +75,7 @@ class RuleOutput:
             write_durably(self._directory / SUPPRESSED_FOLDER / f"batch-{batch_id:019d}.jsonl", lines)
         self._last_alerts.end(batch_id)  # writes the changes to a file
         if status is not None:
-            # Last, so that a reader of the new status finds the alerts that it suppressed.
+            # Published last, so that its readers already find the files of suppressed alerts.
             self.announce()
         return sent.alerts, sent.counters
 

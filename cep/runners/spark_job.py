@@ -144,9 +144,9 @@ def _checkpoint(settings: Settings) -> Path:
 
 
 def _output(start: JobStart, report: Callable[[BatchReport], None]) -> LiveOutput:
-    """Open the sinks of alerts and dead letters. `Patience` tries a sink again while it is away."""
+    """Open the sinks of alerts and dead letters. Patience tries a sink again; refusals count what it never takes."""
     settings, observed, checkpoint = start.settings, start.observed, _checkpoint(start.settings)
-    job_name = live_checkpoint.job_id(checkpoint)
+    job_name = live_checkpoint.job_id(checkpoint)  # by which sinks know whose micro-batches they have
     job = sink_kinds.SinkJob(settings, observed.refused, lambda _: job_name, settings.kafka.client_settings())
     dead_letters, sinks = sink_kinds.open_dead_letters(job), sink_kinds.open_sinks(job)
     assert dead_letters is not None, "the job has a folder"

@@ -101,7 +101,7 @@ class Traces(Closing):
 
         @contextmanager
         def send(name: str, alerts: pa.Table) -> Iterator[None]:
-            context, began_ns = self._newest, time.time_ns()  # now: later ones may begin before the end
+            context, began_ns = self._newest, time.time_ns()  # before a later one begins, during the delivery
             with sending(name, alerts):
                 yield
             if context is not None:

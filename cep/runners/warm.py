@@ -153,8 +153,8 @@ def _build_job() -> tuple[Job, Sequence[Program]]:
     programs = [
         program for book in books for level in programs_by_level(book, job.schema) for program in level.values()
     ]
-    # A second process compiles the matchers at the same time, the plain one first. Therefore plain programs come first,
-    # with histories before the others: this process compiles the kernels of histories until that matcher is there.
+    # Meanwhile a second process compiles the matcher of plain programs, and then the other one. So plain programs come
+    # first. Programs with histories come next: they need other kernels, to compile until the second matcher is there.
     return job, sorted(programs, key=lambda program: (not program.is_plain, program.histories is None))
 
 
@@ -167,7 +167,7 @@ def _rule(number: int, text: str) -> UpsertRecord:
 
 
 def _sample_events(job: Job, step: int) -> EventBatch:
-    """Create a few events and pass them through all forms (bytes, decoded, routed, packed), to compile the kernels."""
+    """Pass a few varied events through all forms (bytes, decoded, routed, packed), so that the kernels compile."""
     values = [
         orjson.dumps(
             {
@@ -181,8 +181,8 @@ def _sample_events(job: Job, step: int) -> EventBatch:
     validated = validate_events(job, decode_json(job.schema, pa.array(values, pa.binary())))
     assert not validated.dead_letters, validated.dead_letters
     group = max((share for _, share in split_by_group(validated.batches[0], job.groups_count)), key=len)
-    pairs = event_ids(group, new_secrets(1))  # hashed event ids, by which repeated events are found
-    judged_by(pairs, pairs[:, :0])  # compiles the search for ids among earlier ones (here none)
+    id_hashes = event_ids(group, new_secrets(1))  # by which repeated events are found
+    judged_by(id_hashes, id_hashes[:, :0])  # compiles the search for ids among earlier ones (here none)
     share, _ = first_ones(job, 0, [group], MatchOutput())  # compiles the removal of repeated events
     # At odd steps the batch is packed and unpacked: then it is read-only, which is another type for the compiler.
     return decode_batch(encode_batch(share)) if step % 2 else share
@@ -194,16 +194,16 @@ def _real(step: int, n: int) -> float:
 
 
 def _store_and_read(program: Program, keyed_state: KeyedState) -> KeyedState:
-    """Warm-up of the kernels of stored state: cut a state by keys, join, store and read it. Return the result."""
-    half_of_key = key_slots(keyed_state.keys, groups_count=1, pages_count=2, first_group=0)
+    """Compile the kernels of stored state: divide a state by keys, join, store, read and return the result."""
+    half_of_key = key_slots(keyed_state.keys, groups_count=1, pages_count=2, first_group=0)  # 0 or 1
     halves = partition_keys(keyed_state, half_of_key, 2, program.row_registers)
     page = concat_states(halves, program.row_registers)
-    keyed_state = decode_whole(encode_whole(replace(page, histories=keyed_state.histories)))  # a joined page lacks them
+    keyed_state = decode_whole(encode_whole(replace(page, histories=keyed_state.histories)))  # `page` lacks them
     if len(keyed_state.keys):  # and in the form of the pages of `cep run`
         shape, registers = Shape.of(keyed_state), program.row_registers
-        slots = np.arange(len(keyed_state.keys))
+        slots = np.arange(len(keyed_state.keys))  # the number of each key's page: one key a page
         packed, _ = pack(keyed_state, slots, len(slots), registers, shape)
-        page_store_keys(slots, len(slots), page_prefixes(range(1), b""))  # for its kernel
+        page_store_keys(slots, len(slots), page_prefixes(range(1), b""))  # only to compile its kernel
         keyed_state = replace(unpack(packed, shape, registers), histories=keyed_state.histories)
     return keyed_state
 

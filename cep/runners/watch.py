@@ -119,10 +119,10 @@ class Watch:
         """Report how many records of each lane (partition) wait, and at what rate new ones arrive. Note a trouble,
         or its end (None): some records wait, and for too long none of them was read."""
         kafka, topic, positions = self._watched.kafka, self._watched.events, self._observed.positions
-        if kafka is None or topic is None or BROKERS in self._silent_since:  # no answer
+        if kafka is None or topic is None or BROKERS in self._silent_since:  # which do not answer
             return
         try:
-            positions = positions or self._watched.first_positions()
+            positions = positions or self._watched.first_positions()  # until the job reports some
             if not positions:
                 return
             ends = by_lane(latest_offsets(kafka, [topic]))
@@ -131,11 +131,11 @@ class Watch:
             return
         lags = {lane: max(0, end - positions.get(lane, 0)) for lane, end in ends.items()}
         now_s, waiting = time.monotonic(), sum(lags.values())
-        self._first_ends = self._first_ends or (now_s, sum(ends.values()))
+        self._first_ends = self._first_ends or (now_s, sum(ends.values()))  # at the first look
         first_s, first_total = self._first_ends
         observed_s, arrived = now_s - first_s, sum(ends.values()) - first_total
         self._observed.lagging(lags, arrived / observed_s if observed_s > 0 else 0.0)
-        if not waiting or positions != self._positions:
+        if not waiting or positions != self._positions:  # all is read, or some was read
             self._positions, self._moved_s = positions, now_s
         still_s = now_s - self._moved_s
         is_stuck = still_s * 1_000 >= self._observed.stalled_ms
@@ -148,6 +148,9 @@ class Watch:
         try:
             free_bytes = shutil.disk_usage(folder).free
         except FileNotFoundError:  # before the job has made it, or once it is gone
+            return
+        except OSError as error:
+            self._note(DISK, "the disk of the checkpoint folder gives no answer", str(error))
             return
         self._observed.measured({"disk_free_bytes": free_bytes}, {})
         is_full = free_bytes < DISK_FREE_BYTES_MIN

@@ -84,8 +84,8 @@ class RecallingSink(Protocol):
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
         """Return the alerts that came after the micro-batch `after`, which was delivered before `since_ms` (UTC).
 
-        `places`: the answers of `place` from before these alerts were written. A sink that uses them does not depend on
-        a clock. Raises: SinkError."""
+        `places`: results of `place` from before these alerts were written. A sink that reads from there on needs no
+        `since_ms`, so clocks may differ. Raises: SinkError."""
         ...
 
 

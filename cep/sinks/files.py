@@ -63,7 +63,9 @@ class FileSink:
         """Return the alert ids in the files of micro-batches after `after`, so that a job that lost its progress does
         not send these alerts again (RecallingSink). Raises: SinkError."""
         later = {
-            int(path.stem.removeprefix(_PREFIX)): path for path in self._directory.glob(f"{_PREFIX}*.{self._form}")
+            int(number): path
+            for path in self._directory.glob(f"{_PREFIX}*.{self._form}")
+            if (number := path.stem.removeprefix(_PREFIX)).isdecimal()  # a person's copy has another name
         }
         ids = frozenset[str]().union(*(_ids(path) for number, path in later.items() if number > after))
         return Recalled(ids, max([after, *later]))
@@ -98,12 +100,12 @@ def _refuse_other_alerts(path: Path, alerts: pa.Table) -> None:
 
 
 def _ids(path: Path) -> set[str]:
-    if path.suffix == ".jsonl":
-        return {alert["alert_id"] for alert in _read_lines(path)}
     try:
+        if path.suffix == ".jsonl":
+            return {alert["alert_id"] for alert in _read_lines(path)}
         return set(pq.read_table(path, columns=["alert_id"])["alert_id"].to_pylist())
-    except pa.ArrowException as error:
-        raise SinkError(f"{path} is not a Parquet file of alerts ({error}); move the file away") from error
+    except (pa.ArrowException, KeyError, TypeError) as error:
+        raise SinkError(f"{path} is not a file of alerts ({error!r}); move the file away") from error
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,7 @@ from cep.kernels.layout import Int64
 from cep.kernels.records import Texts
 from cep.kernels.text.json_form import NUMBER, QUOTED, RAW, TIME, TRUTH, write_lists, write_objects
 
-# Left out of a line if they are null, false or empty.
+# Left out of a line if they are null or false. An alert without origins has null, not an empty list.
 _OPTIONAL_MEMBERS = ("origins", "history_cut", "history_folded", "history_from", "unconfirmed", "flawed")
 _ROWS = 1_000  # of lines that are put together at once
 _FEW = 5  # alerts: up to this number Python is faster than the kernel: 0.6 of its time for one alert, 0.9 for five
@@ -41,7 +41,7 @@ def json_lines(alerts: pa.Table) -> Iterator[bytes]:
 
 def _few_lines(batch: pa.RecordBatch) -> Sequence[bytes]:
     """Write a few alerts by Python objects. `_many_lines` writes the same by a compiled kernel, whose call has a fixed
-    cost for each column. Members of _OPTIONAL_MEMBERS are left out if they are null, false or empty."""
+    cost for each column. Members of _OPTIONAL_MEMBERS are left out if they are null or false."""
     try:
         columns = [_values(column) for column in batch.columns]
     except OverflowError:  # Python has no year beyond 9999
@@ -87,9 +87,9 @@ def _many_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int) -> Texts:
-    """Write each row as a JSON object. `fields` and `columns` are its members, all of length `count`. The kernel takes
-    the texts of all columns in one buffer, with the `offsets` of each text, and all other values as `numbers`.
-    Texts of the kind RAW are JSON (measures, lists) and get no quotes. A null of `may_be_absent` is left out."""
+    """Write each row as a JSON object; each of the `columns` has `count` values. The kernel takes the texts of all
+    columns in one buffer, with the `offsets` of each text, and times, numbers and truth values as `numbers`. Texts of
+    the kind RAW are JSON already and get no quotes. A member in `may_be_absent` is left out if it is null or false."""
     if not count:
         return Texts(np.zeros(1, np.int64), np.zeros(0, np.uint8))
     names, kinds, may_be_absent = _shape(tuple([(field.name, field.type) for field in fields]))

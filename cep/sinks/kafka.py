@@ -88,16 +88,16 @@ class Transactions:
     """Micro-batches of records into one topic, each once. Messages call the records by a `noun`."""
 
     def __init__(self, target: KafkaTarget, noun: str) -> None:
-        """Connect. A transaction commits its batch id + 1 as the offset of a group: no batch is written twice."""
+        """Connect. A transaction also commits batch id + 1 as a group's offset, so that no batch is written twice."""
         self._target = target
         self._noun = noun  # the name of the records in messages, such as "alerts"
         self._name = f"cep-{target.job_id}"
         self._partition = (target.topic, 0)  # of which the group commits an offset
         self._last_batch: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
         self._ends: dict[int, int] = {}  # the end offset of each partition, looked up between micro-batches
-        self._ends_s = -_ENDS_AGE_S
+        self._ends_s = -_ENDS_AGE_S  # when they were looked up; at first, long ago
         self._knows_last_batch = False  # True once the number of the last micro-batch in the topic has been read
-        self._has_written = False
+        self._has_written = False  # True once this process has written a micro-batch
         self._must_recover = False  # the brokers went away, so that the outcome of a request is unknown
         self._connect()
 
@@ -124,14 +124,14 @@ class Transactions:
             while True:
                 try:
                     if self._recover((batch_id, digest), deadline_s):
-                        break  # a commit whose answer was lost has written it
+                        break  # it is in the topic: only the answer to its commit was lost
                     self._open(deadline_s)
                     if not (records or carried) or self._is_there(batch_id, digest):
                         return  # all is written already, or the batch is empty
                     self._send([*records, *carried], TopicPartition(*self._partition, batch_id + 1, digest), deadline_s)
                     self._commit(deadline_s)
                     break
-                except _AgainError as error:
+                except _AgainError as error:  # aborted; a new transaction may succeed
                     if monotonic() >= deadline_s:
                         self._must_recover = True
                         raise SinkAwayError(self._failed(records, batch_id, str(error), "no_answer")) from error
@@ -166,7 +166,7 @@ class Transactions:
         committed_id, committed_digest = committed.offset - 1, committed.metadata or ""
         if (committed_id, committed_digest) == batch:
             return True
-        if committed_id > self._last_batch[0] and self._knows_last_batch:
+        if committed_id > self._last_batch[0] and self._knows_last_batch:  # later than all that this one knows
             raise self._taken_over(committed_id)  # by the process that wrote it
         self._connect()
         self._must_recover = False
@@ -200,9 +200,9 @@ class Transactions:
             ) from error
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """Return the alert ids in the topic that a restarted job must not send again: of micro-batches after `after`,
-        and perhaps earlier ones; and the number of the last micro-batch. If that is later than `after`, the topic is
-        read from the offsets in `places` (see `place`), or from an hour before `since_ms` on. Raises: SinkError."""
+        """Return the ids of alerts of micro-batches after `after`, which a restarted job must not send again, and the
+        number of the last micro-batch. The topic is read from the offsets in `places` (see `place`), or from an
+        hour before `since_ms`, so ids of earlier alerts may be among them. Raises: SinkError."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             self._open(deadline_s)
@@ -282,7 +282,7 @@ class Transactions:
         if batch_id > last_id:
             return False
         if (batch_id, digest) != self._last_batch:
-            if self._has_written:  # the brokers told of the other process's micro-batch only now
+            if self._has_written:  # this process was in order before, so another one has written since
                 raise self._taken_over(last_id)
             raise SinkError(
                 f"topic {self._target.topic} already holds micro-batch {last_id} of this job, and micro-batch "

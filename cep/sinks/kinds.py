@@ -166,9 +166,19 @@ def open_dead_letters(job: SinkJob) -> DeadLetterSink | None:
 
 
 def check_dead_letters(settings: Settings) -> None:
-    """Check that dead letters have a topic of their own. Raises: UsageError."""
-    if settings.output.dead_letter_topic in alert_topics(settings):
+    """Check that dead letters have a topic or a folder of their own, and that no output is read again as events.
+
+    Raises: UsageError."""
+    topic, folder, events = settings.output.dead_letter_topic, dead_letters_folder(settings), settings.events
+    if topic in alert_topics(settings):
         raise UsageError("--dead-letter-topic needs a topic of its own, not that of the alerts")
+    folders = {Path(where).resolve() for where in settings.output.alerts if kind_of(where) is _FOLDER}
+    if topic is None and folder is not None and folder.resolve() in folders:
+        raise UsageError("--dead-letters needs a folder of its own, not that of the alerts: files have the same names")
+    if events.topic is not None and events.topic in (topic, *alert_topics(settings)):
+        raise UsageError(f"topic {events.topic} has the events: alerts and dead letters need topics of their own")
+    if events.folder is not None and events.folder.resolve() in (*folders, folder and folder.resolve()):
+        raise UsageError(f"{events.folder} has the events: alerts and dead letters need folders of their own")
 
 
 def refusals_of(sinks: Sequence[AlertSink]) -> list[RefusedAlerts]:

@@ -83,7 +83,7 @@ class LakeSink:
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
         """Return the ids of alerts in files written since `since_ms`, so that a restarted job does not send them again;
-        none if `after` is the last micro-batch of the table. `places` are for other sinks. Raises: SinkError."""
+        no ids if no micro-batch came after `after`. `places` is not used here. Raises: SinkError."""
         try:
             table = self._table()
             newest = -1 if table is None else self._newest(table)

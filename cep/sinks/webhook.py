@@ -79,7 +79,7 @@ class WebhookTarget:
     def _parsed(self) -> httpx2.URL:
         import httpx2  # noqa: PLC0415 a job without such a sink starts faster
 
-        # Read by the client that sends, so that both see the same host.
+        # The library that sends the alerts parses the URL, so that the host checked here is the host that gets them.
         try:
             url = httpx2.URL(self.url)
         except httpx2.InvalidURL:
@@ -148,7 +148,7 @@ class WebhookSink:
         status = answer.status_code
         if status in _REFUSES_ALERTS:
             return status
-        reason = _REASONS.get(status, "missing" if _REDIRECTS <= status < _CLIENT_ERRORS else "busy")
+        reason = _REASONS.get(status, "missing" if _REDIRECTS <= status < _CLIENT_ERRORS else "busy")  # 3xx: moved
         raise sink_away(alerts_text, self._target.shown, f"it answered {status}", reason)
 
 

@@ -40,7 +40,7 @@ def check_records(records: Records, schema: Schema) -> list[str]:
     forms: dict[str, list[Path]] = {}
     for path in records.paths:
         sample = list(islice(first_records(path, schema, records.mapping), RECORDS_LOOKED_AT))
-        tables = list(_tables_at(path, schema, records.mapping, forms))  # fills `forms` too
+        tables = list(_tables_at(path, schema, records.mapping, forms))  # (file, names, rows); it fills `forms` too
         for view in records.mapping.views if sample else ():  # a view: one of the events that each record becomes
             _check_columns(path, [*sample, *(dict.fromkeys(names) for _, names, _ in tables)], schema, view)
             for file, _, rows in tables:
@@ -100,7 +100,7 @@ def _check_columns(path: Path, sample: Sequence[Mapping[str, Any]], schema: Sche
     for name, field_path in mapping.paths(schema).items():
         fields = [event.field(name) for event in sent_types]
         all_need_it = bool(sent_types) and all(field is not None and not field.type.nullable for field in fields)
-        is_required = len(sent_types) > 1 if name == TYPE_FIELD else all_need_it  # one type needs no name of it
+        is_required = len(sent_types) > 1 if name == TYPE_FIELD else all_need_it  # a single type needs no name
         if not (is_required or mapping.is_named(name)) or any(_has(record, field_path) for record in sample):
             continue
         names = list(dict.fromkeys(n for record in sample for n in _names_of(record)))

@@ -39,7 +39,7 @@ class CsvFile:
     """A CSV file and the results of its inspection.
 
     `form` has its delimiter, quote and encoding; the decimal and thousands signs come from `with_numbers`. `names` are
-    the unique names of its columns, `lines_before` counts the lines before the first of its `records`, which are some.
+    the unique names of its columns. `records` are the first records, after `lines_before` lines of the file.
     """
 
     path: Path
@@ -77,8 +77,8 @@ def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
         text = codecs.getincrementaldecoder("utf-8-sig" if encoding == "utf-8" else encoding)().decode(begin)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} cannot be read as {encoding}: {error.reason}; say --encoding") from error
-    is_whole = len(begin) < LOOK_BYTES
-    separator_line = _SEPARATOR_LINE.fullmatch(text.partition("\n")[0].strip())
+    is_whole = len(begin) < LOOK_BYTES  # there is nothing after the beginning
+    separator_line = _SEPARATOR_LINE.fullmatch(text.partition("\n")[0].strip())  # such as `sep=;`, before the names
     quote = form.quote or _quote(text)
     delimiter = form.delimiter or (separator_line[1] if separator_line else _delimiter(text, quote))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quotechar=quote)
@@ -94,7 +94,7 @@ def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
         raise InputError(f"{path} cannot be read as CSV: {error}; say --delimiter, --quote or --encoding") from error
     is_empty = is_whole and not records
     if records and not is_whole and len(records) < _RECORDS:
-        records.pop()  # its end may not be there
+        records.pop()  # the beginning may end inside of it
     complete_form = replace(form, delimiter=delimiter, quote=quote, encoding=encoding)
     return CsvFile(path, complete_form, names, lines_before, tuple(records), is_empty)
 
@@ -135,8 +135,8 @@ def _encoding(path: Path, begin: bytes) -> str:
         if begin.startswith(mark):
             return name
     if b"\0" in begin:
-        even, odd = begin[0::2].count(0), begin[1::2].count(0)
-        if max(even, odd) * 4 < len(begin):
+        even, odd = begin[0::2].count(0), begin[1::2].count(0)  # zero bytes at even and at odd places
+        if max(even, odd) * 4 < len(begin):  # in UTF-16, nearly every other byte of a Latin text is zero
             raise InputError(f"{path} cannot be read as CSV: it holds zero bytes, so it is not a text")
         return "utf-16-le" if odd > even else "utf-16-be"
     for name in ("utf-8", "cp1252"):
@@ -156,7 +156,7 @@ def _quote(text: str) -> str:
 
 def _delimiter(text: str, quote: str) -> str:
     """Choose the delimiter that gives the most fields per line, with the same number on nearly every line."""
-    best, best_score = ",", (0.0, 1)  # share of rows that have as many fields as the first one; this number of fields
+    best, best_score = ",", (0.0, 1)  # a score: the share of rows with as many fields as the first row; their number
     for sign in _DELIMITERS:
         rows = csv.reader(io.StringIO(text, newline=""), delimiter=sign, quotechar=quote)
         try:
@@ -164,7 +164,7 @@ def _delimiter(text: str, quote: str) -> str:
         except csv.Error:
             continue
         if 2 < len(lengths) <= _RECORDS:
-            lengths.pop()  # the text is only the beginning of a file, and may end inside its last row
+            lengths.pop()  # the last row of the text, which is the beginning of a file and may end inside of a row
         if not lengths or lengths[0] < 2:
             continue
         score = (round(lengths.count(lengths[0]) / len(lengths), 1), lengths[0])

@@ -5,6 +5,7 @@ their bytes before anything is parsed. The rest is decoded like every other reco
 Tested by: tests/sources/test_files.py
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from cep.base.schema import Schema
+from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.decode import Decoded, KeyDomain, Poison, concat_decoded, decode_json, decode_table, key_parts, route
 from cep.columnar.mapping import NUMBER_KINDS, PLAIN, FieldMapping
@@ -28,6 +29,8 @@ from cep.sources.tables import TableFile, open_table
 
 # Letters that JSON writers leave as they are: a key of these stands in its line as it is.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:@ ")
+_EXPONENT = re.compile(rb"[0-9][eE]")  # 500 may be written as 5e2
+Part = tuple[str, str, bool]  # of a key: the field or column, its value as text, and whether it is an integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def _read_file(
     file: Path, folder: Path, kind: str, schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping
 ) -> Decoded:
     """Read the records of one file that may have the key, and decode them. A record may become several events, each by
-    a view (a mapping of fields). A line of JSON that lacks the texts of the key for every view is not decoded."""
+    a view (a mapping of fields). A line of JSON is decoded if it has the texts of the key for one of the views."""
     with guarded(file, schema):
         if kind == "json":
             file_mapping = mapping.with_folders(schema, folder_values(file))
@@ -80,28 +83,32 @@ def _read_file(
         return _decoded_rows(table, schema, file_mapping, _column_parts(schema, domain, key, file_mapping))
 
 
-def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[tuple[str, str]]:
+def _written_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[Part]:
     """Return the fields of the key whose values stand in the files as they are, with these values."""
+    types = schema.columns()
     changed = {*dict(schema.protected), *mapping.constants, *mapping.minor}
+    # 5.00 may be a 5, true a 1, pos a POS
+    changed |= {name for name in domain if types[name].kind in (Kind.DECIMAL, Kind.BOOL, Kind.ENUM)}
     if mapping.file.decimal:
-        changed |= {name for name, type_ in schema.columns().items() if type_.kind in NUMBER_KINDS}
+        changed |= {name for name, type_ in types.items() if type_.kind in NUMBER_KINDS}
     parts = zip(domain, key_parts(key, domain), strict=False)
-    return [(name, part) for name, part in parts if name not in changed]
+    return [(name, part, types[name].kind == Kind.INT) for name, part in parts if name not in changed]
 
 
-def _column_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[list[tuple[str, str]]]:
+def _column_parts(schema: Schema, domain: KeyDomain, key: str, mapping: FieldMapping) -> list[list[Part]]:
     """Return for each view of the records the columns that have parts of the key as they are, with the parts."""
     paths = [
-        [(view.path(name), part) for name, part in _written_parts(schema, domain, key, view)] for view in mapping.views
+        [(view.path(name), part, is_int) for name, part, is_int in _written_parts(schema, domain, key, view)]
+        for view in mapping.views
     ]
-    return [[(path[0], part) for path, part in of_view if len(path) == 1] for of_view in paths]
+    return [[(path[0], part, is_int) for path, part, is_int in of_view if len(path) == 1] for of_view in paths]
 
 
 def _decoded_rows(
-    table: TableFile, schema: Schema, mapping: FieldMapping, key_columns: Sequence[Sequence[tuple[str, str]]]
+    table: TableFile, schema: Schema, mapping: FieldMapping, key_columns: Sequence[Sequence[Part]]
 ) -> Decoded:
     """Read the rows of a table that may have the key, and decode them. `key_columns`: for each view (one of the events
-    that a record becomes), the columns that have a part of the key, each with this part as text."""
+    that a record becomes), the columns that have a part of the key, each with this part."""
     columns = table.present(mapping.roots(schema))
     names = list(dict.fromkeys((*table.names, *columns)))
     batches, bad = [], list[Poison]()
@@ -113,38 +120,47 @@ def _decoded_rows(
     return replace(decoded, poison=(*decoded.poison, *bad))
 
 
-def _may_have_key(parts: Sequence[Sequence[tuple[str, str]]], written: pa.Schema) -> ds.Expression | None:
+def _may_have_key(parts: Sequence[Sequence[Part]], written: pa.Schema) -> ds.Expression | None:
     """Filter rows by the parts of the key in any view, as far as the file's types can say; decoding decides."""
+    if any("_view" in str(type_) for type_ in written.types):  # Arrow filters no rows with a string_view
+        return None
     views = [_has_parts(of_view, written) for of_view in parts]
     return None if any(view is None for view in views) else reduce(or_, views)
 
 
-def _has_parts(parts: Sequence[tuple[str, str]], written: pa.Schema) -> ds.Expression | None:
-    filters = [_equals(written.field(name).type, name, part) for name, part in parts if name in written.names]
+def _has_parts(parts: Sequence[Part], written: pa.Schema) -> ds.Expression | None:
+    filters = [_equals(written.field(part[0]).type, *part) for part in parts if part[0] in written.names]
     comparisons = [each for each in filters if each is not None]
     return reduce(and_, comparisons) if comparisons else None
 
 
-def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
-    """Return a filter for the rows whose column `name` has a part of the key, as a value of the column's type; None if
-    a column of this type cannot be compared with it."""
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return ds.field(name) == pa.scalar(part, type_)
+def _equals(type_: pa.DataType, name: str, part: str, is_int: bool) -> ds.Expression | None:
+    """Return a filter for the rows whose column `name` may have a part of the key; None if no filter knows its type.
+
+    `is_int`: the field is an integer, which a text may write as 05, 5.0 or 5e0."""
     if pa.types.is_integer(type_):
         try:
             return ds.field(name) == pa.scalar(int(part), type_)
         except (ValueError, OverflowError, pa.ArrowInvalid):
             return None
-    if pa.types.is_boolean(type_) or pa.types.is_decimal(type_) or pa.types.is_dictionary(type_):
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        digits = part.lstrip("-")
+        written = ds.field(name)
+        return pc.match_substring_regex(written, f"{digits}|[eE]") if is_int else written == pa.scalar(part, type_)
+    if not is_int and (pa.types.is_boolean(type_) or pa.types.is_dictionary(type_)):
         return ds.field(name).cast(pa.string()) == part
     return None
 
 
-def _lines_with(path: Path, folder: Path, parts: Sequence[Sequence[tuple[str, str]]]) -> Iterator[bytes]:
+def _lines_with(path: Path, folder: Path, parts: Sequence[Sequence[Part]]) -> Iterator[bytes]:
     """Yield the lines that may have the key: those with its parts in any view, or with any of JSON's escapes."""
-    plain = [[part.encode() for _, part in of_view if set(part) <= _PLAIN] for of_view in parts]
+    plain = [[part.lstrip("-").encode() for _, part, _ in of_view if set(part) <= _PLAIN] for of_view in parts]
+
+    def may_have(line: bytes, of_view: Sequence[bytes]) -> bool:
+        return all(part in line or (part.isdigit() and _EXPONENT.search(line)) for part in of_view)
+
     with opened_json(path, confining_root(folder)) as file:
         for lines in whole_lines(file, LineCutter()):
             for line in lines.split(b"\n"):
-                if line.strip() and (b"\\" in line or any(all(part in line for part in of_view) for of_view in plain)):
+                if line.strip() and (b"\\" in line or any(may_have(line, of_view) for of_view in plain)):
                     yield line

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
@@ -29,6 +30,7 @@ FORMATS = {
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _WILDCARDS = frozenset("*?[")
+_TABLE_LOGS = ("_delta_log", ".hoodie")  # of a Delta or Hudi table, whose folder keeps files of old versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,12 @@ def kind_of(path: Path) -> str:
     """Return the kind of the files at a path: parquet, csv or json. Raises: InputError."""
     if not path.exists():
         raise InputError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
+    log = next(chain.from_iterable(path.rglob(name) for name in _TABLE_LOGS), None)
+    if log is not None:
+        raise InputError(
+            f"{log.parent} is a table whose log ({log.name}) says which files count; read it with Spark, and give the "
+            "frame to `cep.match` or write it as Parquet"
+        )
     kinds = {FORMATS[suffix_of(p)] for p in files_of(path)}
     if len(kinds) != 1:
         if path.is_file():
@@ -72,9 +80,16 @@ def kind_of(path: Path) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of records at a path or below it, without names that begin with `_` or `.`."""
-    paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
-    return [p for p in paths if suffix_of(p) in FORMATS]
+    """Return the files of records at a path or below it. Names that begin with `_` or `.` are left out, also those of
+    folders, such as `_temporary`; but `_day=01` is a folder of values."""
+    if path.is_file():
+        return [path] if suffix_of(path) in FORMATS else []
+    paths = (p for p in path.rglob("*") if suffix_of(p) in FORMATS and p.is_file() and p.name[0] not in "._")
+    return sorted(p for p in paths if not any(map(_is_hidden, p.relative_to(path).parts[:-1])))
+
+
+def _is_hidden(folder: str) -> bool:
+    return folder[0] == "." or (folder[0] == "_" and "=" not in folder)
 
 
 def folder_values(path: Path) -> dict[str, str]:

@@ -41,16 +41,16 @@ class LineCutter:
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
-        self._read = position
-        self._begun: list[bytes] = []  # in parts: to join them at each block takes time that grows with the square
+        self._read = position  # the place after the last block
+        self._begun: list[bytes] = []  # the parts of a line without its end yet; joined once, as each join is a copy
         self._begun_bytes = 0
 
     def take(self, block: bytes) -> bytes:
         """Return the lines that end in this block, with the beginning of the first one from earlier blocks; b"" if no
         line ends here. A first line that is longer than a record may be is cut there."""
-        first, lines_end = block.find(b"\n"), block.rfind(b"\n") + 1
+        first, lines_end = block.find(b"\n"), block.rfind(b"\n") + 1  # the first line end; the place after the last
         self._read += len(block)
-        room_bytes = max(RECORD_BYTES_MAX + 1 - self._begun_bytes, 0)  # that the line begun earlier may still take
+        room_bytes = max(RECORD_BYTES_MAX + 1 - self._begun_bytes, 0)  # how much of the begun line is still kept
         if lines_end == 0:
             self._keep_begun(block[:room_bytes])
             return b""
@@ -101,14 +101,14 @@ def json_values(block: bytes) -> pa.Array:
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
         ends = np.append(ends, len(data))  # the last line has no end
     offsets = np.zeros(len(ends) + 1, np.int64)
-    offsets[1:] = ends - np.arange(len(ends))
+    offsets[1:] = ends - np.arange(len(ends))  # in `content`, which lacks the line ends
     content = np.delete(data, ends[ends < len(data)])
     values = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     )
     if not len(content):
         return values.slice(0, 0)
-    # A record begins with a brace. Few lines do not, and the blank ones among them are left out.
+    # Nearly all lines begin with a brace, so they are not blank. Only the few others are checked.
     is_brace = content[np.minimum(offsets[:-1], len(content) - 1)] == _BRACE
     braceless_rows = np.flatnonzero((np.diff(offsets) == 0) | ~is_brace)
     texts = values.take(pa.array(braceless_rows)).view(pa.large_string())
@@ -166,8 +166,8 @@ def _are_lines(begin: bytes) -> bool:
         return True
     if first.startswith(b"[") or _ADJACENT_OBJECTS.search(first):
         return False  # the first line is a part of an array, or has several objects
-    # The first line is not whole. If it ends where more must follow, the second line continues it; but if that line is
-    # a whole record, the first one is a broken record, except after a comma, as between records of an array.
+    # The first line is not a whole value. It is a broken record, unless its end asks for more, which the second line
+    # brings. A second line that is a whole record brings no more, except after a comma: both are then in one text.
     return not first.endswith(_UNFINISHED_ENDS) or (isinstance(json_value(second), dict) and not first.endswith(b","))
 
 
@@ -233,11 +233,11 @@ class _ObjectLines:
         return self._lines(np.frombuffer(block, np.uint8)) if block else b""
 
     def _lines(self, data: NDArray[np.uint8]) -> bytes:
-        """Insert a line end after each outermost object of a block, and replace all other line ends by blanks."""
+        """Insert a line end after each outermost object of a block. Other line ends and signs between become blanks."""
         is_in_text = self._texts(data)
-        steps = (((data == _OPEN).astype(np.int8) - (data == _CLOSE)) * ~is_in_text).astype(np.int64)
-        depth = np.cumsum(steps) + self._depth
-        if len(depth) and depth.min() < 0:
+        steps = (((data == _OPEN).astype(np.int8) - (data == _CLOSE)) * ~is_in_text).astype(np.int64)  # 1, -1, 0
+        depth = np.cumsum(steps) + self._depth  # how many braces are open after each byte
+        if len(depth) and depth.min() < 0:  # a closing brace without an opening one: keep the bytes before it
             self._is_broken = True
             end = int(np.argmax(depth < 0))
             data, depth, steps = data[:end], depth[:end], steps[:end]

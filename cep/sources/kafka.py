@@ -225,7 +225,7 @@ def latest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
 def _offsets_at(settings: KafkaSettings, topics: Sequence[str], moment: int) -> Offsets:
     """Request an offset of each partition, and repeat the request after temporary errors until the time is up. `moment`
     is a timestamp in ms, or OFFSET_BEGINNING or OFFSET_END."""
-    end_s = time.monotonic() + settings.wait_s
+    end_s = time.monotonic() + settings.wait_s  # messages name the time since the start: now - (end_s - wait_s)
     while True:
         offsets, error = _ask_offsets(settings, topics, moment)
         if error is None:
@@ -342,7 +342,7 @@ def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, a
     """Convert an option to offsets: "earliest", "latest", or JSON like {"payments": {"0": 17, "1": -1}}.
 
     In JSON -2 is earliest and -1 latest, as in Spark's own source; a partition without an entry gets `absent`,
-    "earliest" or "latest". Errors: UsageError for other texts, SourceError as above.
+    "earliest" or "latest". Errors: UsageError for other texts, SourceError for a missing topic or no answer.
     """
     if text == "earliest":
         return earliest_offsets(settings, topics)
@@ -356,7 +356,7 @@ def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, a
         for partition, offset in partitions.items():
             if partition not in offsets.get(topic, {}):
                 raise UsageError(f"offsets name {topic}[{partition}], which is not read; topics: {', '.join(topics)}")
-            marks = {OFFSET_BEGINNING: earliest, OFFSET_END: latest}
+            marks = {OFFSET_BEGINNING: earliest, OFFSET_END: latest}  # -2 and -1
             offsets[topic][partition] = marks[offset][topic][partition] if offset in marks else offset
     return offsets
 
@@ -394,7 +394,7 @@ def read_range(
 def _batches(
     consumer: Consumer, settings: KafkaSettings, offset_range: OffsetRange, rows_max: int, headers: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Poll records until the end of the range. Errors in between are reported once no record has come for too long."""
+    """Poll records until the end of the range. Temporary errors are raised only if nothing comes in time."""
     position = offset_range.start
     deadline = time.monotonic() + settings.wait_s
     last_error = ""
@@ -402,7 +402,7 @@ def _batches(
         messages = consumer.consume(min(rows_max, offset_range.end - position), _POLL_S)
         notices = [m for m in messages if m.error() is not None]
         records = [m for m in messages if m.error() is None] if notices else messages
-        reached = position
+        reached = position  # the next offset after this poll; holes count as read
         if records:
             batch = _record_batch(offset_range, position, records, headers)
             reached = max(position, (records[-1].offset() or 0) + 1)

@@ -71,8 +71,8 @@ def next_empty_batch(before: BatchClock | None, now_ms: int, waits_ms: Sequence[
 @dataclass(frozen=True, slots=True)
 class Position:
     """The offsets up to which a micro-batch has read topics, by topic and partition. `behind`: the partitions with more
-    records. `topic_ids`: the brokers' ids. `clock`: when the micro-batch was planned ("look" in JSON), so that it has
-    the same watermark if it is repeated; None for a stream without a watermark."""
+    records. `topic_ids`: the ids of topics at the brokers. `clock` ("look" in JSON): the time of planning, which gives
+    a repeated micro-batch the same watermark; None for a stream without a watermark."""
 
     offsets: Offsets
     behind: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -201,13 +201,13 @@ def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[
 
     No task is empty. The ranges of one partition keep their order, in a task and from task to task.
     """
-    tasks: dict[tuple[str, int], list[int]] = {}  # by partition: a task for each of its ranges
+    tasks: dict[tuple[str, int], list[int]] = {}  # by partition: a task's number for each range
     heap = [(0, task) for task in range(min(tasks_count, len(ranges)))]  # (records so far, task)
     for offset_range in sorted(ranges, key=lambda r: r.start - r.end):
         records_count, task = heap[0]
         tasks.setdefault((offset_range.topic, offset_range.partition), []).append(task)
         heapreplace(heap, (records_count + offset_range.end - offset_range.start, task))
-    # A partition's ranges go to its tasks in ascending order, so that earlier ranges are in earlier tasks.
+    # A partition's ranges, in their order, get the same tasks in ascending order: earlier ranges are in earlier tasks.
     next_tasks = {partition: iter(sorted(of_partition)) for partition, of_partition in tasks.items()}
     ranges_by_task: list[list[OffsetRange]] = [[] for _ in heap]
     for offset_range in ranges:

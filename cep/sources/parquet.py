@@ -73,11 +73,11 @@ def read_batches(
         column_names = names if columns is None else [name for name in columns if name in existing_names]
         bytes_left = os.fstat(raw.fileno()).st_size
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
-            rows, read, chunk_bytes = _plan(file, raw, chunks[group], column_names, rows_max)
-            bytes_left -= chunk_bytes
-            if bytes_left < 0:  # each row group names the same pages, and each takes time
+            rows, names_to_read, pages_bytes = _plan(file, raw, chunks[group], column_names, rows_max)
+            bytes_left -= pages_bytes
+            if bytes_left < 0:  # groups that name the same pages again: a small file could take hours to read
                 raise pa.ArrowInvalid("its column chunks overlap")
-            for batch in file.iter_batches(rows, [group], read or None):
+            for batch in file.iter_batches(rows, [group], names_to_read):
                 yield _completed(batch, column_names, file.schema_arrow)
 
 
@@ -121,18 +121,18 @@ def _plan(
     file: pq.ParquetFile, raw: BinaryIO, chunks: Sequence[dict[int, Any]], column_names: Sequence[str], rows_max: int
 ) -> tuple[int, list[str], int]:
     """Return how many rows of a row group to read at once, the columns to read, and the bytes of their pages. `chunks`
-    describe its leaf columns. A list column whose values could exceed the limit is left out: even one row may hold all
-    of them. Raises: ArrowInvalid for a page beyond the limits."""
+    describe its leaf columns (a column of structs has several). A list column whose values could exceed the limit is
+    left out, because one row may hold all its values. Raises: ArrowInvalid for a page beyond the limits."""
     schema, requested_names = file.schema, frozenset(column_names)
     bytes_a_row, file_bytes, left_out = 0, 0, set[str]()
     for number, chunk in enumerate(chunks):
         leaf = schema.column(number)
-        outer_name = leaf.path.partition(".")[0] if leaf.path not in requested_names else leaf.path
+        outer_name = leaf.path.partition(".")[0] if leaf.path not in requested_names else leaf.path  # `a` of `a.b`
         if outer_name not in requested_names and leaf.path not in requested_names:
             continue  # the leaf is not requested, not even as a part of a column
         longest_value_bytes, values_count, page_bytes = _pages_of(raw, chunk, leaf.path, leaf.length)
         file_bytes += page_bytes
-        if leaf.max_repetition_level and values_count * longest_value_bytes > limits.BATCH_BYTES_MAX:
+        if leaf.max_repetition_level and values_count * longest_value_bytes > limits.BATCH_BYTES_MAX:  # a list
             left_out.add(outer_name)
             continue
         bytes_a_row += longest_value_bytes
@@ -166,15 +166,15 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
     if isinstance(dictionary_offset, int) and 0 < dictionary_offset < offset:
         offset = dictionary_offset
     chunk_start = offset
-    end, values_count = offset + _number(chunk, _CHUNK_BYTES), _number(chunk, _VALUES_COUNT)
-    values_read, longest, pages_count = 0, _WORD_BYTES, 0
+    chunk_end, values_count = offset + _number(chunk, _CHUNK_BYTES), _number(chunk, _VALUES_COUNT)
+    values_read, longest, pages_count = 0, _WORD_BYTES, 0  # longest: the bound of a value's bytes
     is_text, file_bytes = chunk.get(_TYPE) == _TEXT, os.fstat(raw.fileno()).st_size
-    longest = max(longest, value_bytes) if chunk.get(_TYPE) == _SAME_LENGTH else longest
-    while offset < end and values_read < values_count:
+    longest = max(longest, value_bytes) if chunk.get(_TYPE) == _SAME_LENGTH else longest  # all have `value_bytes`
+    while offset < chunk_end and values_read < values_count:
         pages_count += 1
         header, begin = _header_at(raw, offset)
         compressed_bytes = _number(header, _COMPRESSED_BYTES)
-        page_bytes = max(compressed_bytes, _number(header, _PAGE_BYTES))  # Arrow does not check that it is not less
+        page_bytes = max(compressed_bytes, _number(header, _PAGE_BYTES))  # a false header may tell fewer
         if begin + compressed_bytes > file_bytes:
             raise pa.ArrowInvalid(f"a page of the column {path} ends after the file")
         if page_bytes > limits.PARQUET_PAGE_BYTES_MAX or pages_count > limits.PARQUET_PAGES_MAX:
@@ -191,12 +191,12 @@ def _pages_of(raw: BinaryIO, chunk: dict[int, Any], path: str, value_bytes: int)
             longest = max(longest, _longest_text_of(page, page_bytes, texts_count, chunk.get(_CODEC)))
         elif isinstance(data, dict):
             page_values = _number(data, _VALUES)
-            encoding = data.get(_ENCODING if _DATA in header else _ENCODING_V2)  # deltas: one value may fill the page
-            value_estimate = page_bytes if encoding == _DELTA_TEXTS else -(-page_bytes // max(page_values, 1))
+            encoding = data.get(_ENCODING if _DATA in header else _ENCODING_V2)
+            longest_in_page = page_bytes if encoding == _DELTA_TEXTS else -(-page_bytes // max(page_values, 1))
             values_read += page_values
-            longest = max(longest, value_estimate) if is_text else longest
+            longest = max(longest, longest_in_page) if is_text else longest  # with deltas, one text may fill the page
         offset = begin + compressed_bytes
-    return longest, max(values_read, values_count), offset - chunk_start  # a footer may tell too few values
+    return longest, max(values_read, values_count), offset - chunk_start  # the footer may count too few values
 
 
 def _longest_text_of(page: bytes, unpacked: int, texts_count: int, codec: Any) -> int:
@@ -259,16 +259,16 @@ def _struct(data: bytes, offset: int, depth: int) -> tuple[dict[int, Any], int]:
     fields: dict[int, Any] = {}
     number = 0
     while True:
-        head = data[offset]
+        head = data[offset]  # of a field: four bits of `step`, four of its kind
         offset += 1
-        if head == 0:
+        if head == 0:  # the end of the struct
             return fields, offset
         kind, step = head & 15, head >> 4
-        if step:
+        if step:  # how much the field's number is above the one before
             number += step
-        else:
+        else:  # the number itself follows
             number, offset = _zigzag(data, offset)
-        fields[number], offset = (kind == 1, offset) if kind in _BOOLS else _value(data, offset, kind, depth)
+        fields[number], offset = (kind == 1, offset) if kind in _BOOLS else _value(data, offset, kind, depth)  # 1: true
 
 
 def _value(data: bytes, offset: int, kind: int, depth: int) -> tuple[Any, int]:
@@ -285,12 +285,12 @@ def _value(data: bytes, offset: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind in (_BYTE, *_BOOLS, _DOUBLE):
         return None, _within(data, offset + (8 if kind == _DOUBLE else 1))
     if kind in (_LIST, _SET):
-        size, kind = data[offset] >> 4, data[offset] & 15
+        size, kind = data[offset] >> 4, data[offset] & 15  # of the items, in four bits each
         offset += 1
-        if size == 15:
+        if size == 15:  # 15 or more: the size follows
             size, offset = _varint(data, offset)
         items = []
-        for _ in range(min(size, len(data))):
+        for _ in range(min(size, len(data))):  # each item takes a byte or more
             item, offset = _value(data, offset, kind, depth + 1)
             items.append(item)
         return items, _within(data, offset)

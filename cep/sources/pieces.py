@@ -61,7 +61,7 @@ class Piece:
 class Pieces:
     """The records of some paths, in the order of files and rows, as an iterator of pieces.
 
-    `rows` estimates how many records there are; `size` is the exact number of rows or bytes, None if it is not known.
+    `rows` estimates the number of records. `size` is the total of a progress bar, in rows or bytes; None: unknown.
     A piece has consecutive records, which one thread decodes. `until_ms`: the history ends at this time, although its
     last event may be earlier. `to_the_end`: windows that are open at that time close, as if no further event came.
     `dedup_ms`: for how long event ids are remembered, 0: not at all, None: as long as the job's settings say.
@@ -85,8 +85,8 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A file at or below `folder`, or a part of it: from `start` to `stop`, bytes of JSON lines or row groups of
-    Parquet."""
+    """A file at or below `folder`, or a part of the file. `start` and `stop` count bytes of JSON lines, or row groups
+    (blocks of rows) of Parquet; without `stop` the part ends with the file."""
 
     path: Path
     folder: Path
@@ -111,7 +111,7 @@ def read_pieces(paths: Path | Sequence[Path], schema: Schema, mapping: FieldMapp
     parts = [part for path in inputs for part in parts_of(path)]
     rows = sum(_rows_of(part, schema) for part in parts)
     pieces = chain.from_iterable(read_part(part, schema, mapping) for part in parts)
-    # The total for a progress bar, in rows of Parquet or bytes of JSON lines: they do not add up, and CSV has neither.
+    # The total for a progress bar: rows of Parquet, or bytes of JSON lines. Both together or CSV have no exact total.
     kinds = {part.kind for part in parts}
     size = None
     if len(inputs) == 1 and kinds == {"parquet"}:
@@ -236,9 +236,9 @@ def _record_viewer(table: TableFile, names: Sequence[str]) -> Callable[[int], st
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period of event time to replay, in milliseconds UTC: from `since_ms` on, and before `until_ms`; and settings of
-    the replay. `to_the_end`: windows that are open at the end of the period close there. `dedup_ms`: for how long event
-    ids are remembered, so that an event that comes again does not count; 0: not at all."""
+    """A period of event time to replay, from `since_ms` on and before `until_ms` (milliseconds UTC), with two settings.
+    `to_the_end`: windows that are open at the end of the period close there. `dedup_ms`: for how long event ids are
+    remembered, so that an event that comes again does not count; 0: not at all."""
 
     since_ms: int = TIME_MS_MIN
     until_ms: int = TIME_MS_MAX

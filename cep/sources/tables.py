@@ -17,10 +17,13 @@ Tested by: tests/sources/test_tables.py, tests/api/test_forms.py, tests/sources/
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, count
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,8 @@ from cep.base.schema import Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import NumberForm, plain_numbers
 from cep.columnar.decode import Decoded, EventRows, Poison, concat_decoded, decode_rows, events_of_views, json_rows
-from cep.columnar.mapping import NUMBER_KINDS, ROW_NUMBER, FieldMapping, FileForm, joined_columns
+from cep.columnar.mapping import NUMBER_KINDS, PLAIN, ROW_NUMBER, FieldMapping, FileForm, joined_columns
+from cep.columnar.parse_json import parse_json
 from cep.columnar.shown import RowTexts
 from cep.columnar.strays import NO_STRAYS
 from cep.sources.csv_form import CsvFile, open_csv
@@ -53,6 +57,8 @@ _UNREADABLE = "unreadable"
 _SHOWN_CHARS = 2_000
 _FIRST_ROWS = 20
 _ROWS = 131_072  # read at once, by default
+_NO_FIELDS = Schema(())
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]..")  # half of a character, as in a text that was cut
 
 
 @dataclass(frozen=True)
@@ -77,14 +83,14 @@ class TableFile:
         return f"{name}:"
 
     def mapping(self, schema: Schema, mapping: FieldMapping) -> FieldMapping:
-        """Complete the mapping for this file: add the values of its folders (`country=DE`), and the decimal sign of its
-        numbers, found in the columns of number fields of each view (one of several events that a record becomes)."""
+        """Complete the mapping for this file: add the values of its folders (`country=DE`), and CSV's decimal sign. The
+        sign is found in the columns that any view (one of the events of a record) reads numbers from."""
         file_mapping = mapping.with_folders(schema, folder_values(self.path))
         if self.csv is None:
             return file_mapping
         types = schema.columns()
         number_columns = {
-            path[0]
+            path[0]  # the column
             for view in file_mapping.views
             for name, path in view.paths(schema).items()
             if name in types and types[name].kind in NUMBER_KINDS
@@ -100,11 +106,11 @@ class TableFile:
         the columns, None for all rows. Raises: OSError, InputError, ArrowException."""
         sources = list(dict.fromkeys(source for name in columns for source in self._sources(name)))
         if where is not None and self.csv is None and ROW_NUMBER not in columns:
-            row_filter = where(self._schema())  # the reader skips rows, so their numbers are unknown: 0
+            row_filter = where(self._schema())  # the reader skips rows, so no row knows its number: 0
             for batch in self._rows(sources, rows, row_filter):
                 yield Batch(self.chosen_columns(columns, batch, rows_before=0), first_row=0)
             return
-        first_row = self.rows_before
+        first_row = self.rows_before  # the number of the first row in the file
         for batch, bad_lines in self._read(sources, rows):
             completed = self.chosen_columns(columns, batch, first_row)
             row_filter = None if where is None else where(completed.schema)
@@ -211,42 +217,52 @@ def open_table(
 def _csv_batches(
     file: CsvFile, columns: list[str], root: Path | None
 ) -> Iterator[tuple[pa.RecordBatch, tuple[Poison, ...]]]:
-    """Yield the records of a CSV file as texts, in batches, each with the bad lines that came before its end."""
+    """Yield the records of a CSV file as texts, in batches, each with the bad lines before its last record: the same
+    ones in every reading. A batch without records has the bad lines found until then."""
     if file.is_empty:
         return
-    bad_lines: list[Poison] = []
+    bad_lines: list[tuple[int, Poison]] = []  # each with the number of records before it
+    bad_lines_before = count()
 
     def set_aside(row: pcsv.InvalidRow) -> str:
         reason = f"the line has {row.actual_columns} fields, and the file has {row.expected_columns} columns"
-        bad_lines.append(Poison(_UNREADABLE, reason, row.text[:_SHOWN_CHARS]))
+        records_before = row.number - 1 - file.lines_before - next(bad_lines_before)
+        bad_lines.append((records_before, Poison(_UNREADABLE, reason, row.text[:_SHOWN_CHARS])))
         return "skip"
 
     form = file.form
-    read = pcsv.ReadOptions(column_names=file.names, skip_rows=file.lines_before, encoding=form.encoding)
+    read = pcsv.ReadOptions(
+        use_threads=False,  # with threads, no bad line knows its number
+        column_names=file.names, skip_rows=file.lines_before, encoding=form.encoding,
+    )  # fmt: skip
     parse = pcsv.ParseOptions(
         delimiter=form.delimiter, quote_char=form.quote, newlines_in_values=True, invalid_row_handler=set_aside
     )
     # Texts are checked where they are decoded, so that a bad one costs its record alone.
     convert = pcsv.ConvertOptions(
         column_types=dict.fromkeys(file.names, pa.string()), strings_can_be_null=True, null_values=[""],
-        include_columns=columns or file.names[:1], check_utf8=False,
+        include_columns=columns or file.names[:1], check_utf8=False,  # without any column, rows are not counted
     )  # fmt: skip
     with (
         packed_stream(file.path, root) as source,
         pcsv.open_csv(source, read, parse, convert) as reader,
     ):
+        end = 0
         for batch in reader:
-            count = len(bad_lines)
-            yield batch, tuple(bad_lines[:count])
-            del bad_lines[:count]
-    if bad_lines:
+            end += batch.num_rows
+            # Lines are found ahead of the batches, some of them sooner or later in another reading.
+            own = bisect_left(bad_lines, end, key=itemgetter(0)) if batch.num_rows else len(bad_lines)
+            yield batch, tuple(line for _, line in bad_lines[:own])
+            del bad_lines[:own]
+    if bad_lines:  # after the last batch
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in columns], columns)
-        yield no_rows, tuple(bad_lines)
+        yield no_rows, tuple(line for _, line in bad_lines)
 
 
-def read_json_table(path: Path, root: Path | None = None) -> pa.Table:
+def read_json_table(path: Path, root: Path | None = None, parse: pj.ParseOptions | None = None) -> pa.Table:
     """Read all columns of a file, without lines that are not objects. Raises: OSError, InputError, UnreadableError."""
-    return table_of_lines(read_lines(path, root))
+    lines = read_lines(path, root)
+    return _table_of_lines(lines, json_values(lines), parse)[0]
 
 
 def read_lines(path: Path, root: Path | None = None) -> bytes:
@@ -255,14 +271,33 @@ def read_lines(path: Path, root: Path | None = None) -> bytes:
         return b"\n".join(whole_lines(file, LineCutter(), READ_BYTES))
 
 
-def table_of_lines(lines: bytes) -> pa.Table:
-    """Return all columns of JSON lines."""
+def _table_of_lines(
+    lines: bytes, values: pa.Array, parse: pj.ParseOptions | None = None
+) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Return all columns of JSON lines, and for each of them (`values`) its row: the count of objects before it."""
     try:
-        return pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=READ_BYTES))
+        texts = pc.ascii_trim_whitespace(values.cast(TEXT))  # refuses text that is not UTF-8
+        in_braces = pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py()
+        if in_braces:  # otherwise not for Arrow, whose reader ends the process at a block that begins with `null`
+            table = pj.read_json(pa.BufferReader(lines), pj.ReadOptions(block_size=READ_BYTES), parse)
+            if table.num_rows == len(values):  # each line is one object
+                return table, np.arange(len(values))
     except pa.ArrowInvalid:
-        records = [record for line in lines.split(b"\n") if isinstance(record := json_value(line), dict)]
-        names = dict.fromkeys(name for record in records for name in record)
-        return pa.table({name: _column([record.get(name) for record in records]) for name in names})
+        pass
+    is_object = np.ones(len(values), bool)
+    is_object[[line.row for line in parse_json(_NO_FIELDS, values, PLAIN)[1]]] = False
+    records = [_object(line) for line in values.filter(pa.array(is_object)).to_pylist()]
+    names = dict.fromkeys(name for record in records for name in record)
+    columns = {name: _column([record.get(name) for record in records]) for name in names}
+    return pa.table(columns), np.cumsum(is_object) - is_object
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """Return the object of a line; without invalid characters, or empty, if that is all that can be read of it."""
+    value = json_value(line)
+    if value is None:
+        value = json_value(_SURROGATE.sub(rb"\\ufffd", line.decode("utf-8", "replace").encode()))
+    return value if isinstance(value, dict) else {}
 
 
 def _column(values: list[Any]) -> pa.Array:
@@ -273,7 +308,7 @@ def _column(values: list[Any]) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
-_WHOLE = r"^-?(0|[1-9]\d{0,17})$"
+_WHOLE = r"^-?(0|[1-9]\d*)$"  # beyond 64 bits a text: it is an account, or a card
 _NUMBER = r"^[-+]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][-+]?\d+)?$"
 _BLANK = "\\s\u00a0\u202f"
 _NUMBER_LIKE = rf"^[-+$€£¥₹{_BLANK}]*\d[\d.,'’{_BLANK}]*[$€£¥₹{_BLANK}]*$"
@@ -323,18 +358,14 @@ def read_whole(path: Path, form: FileForm) -> list[WholeFile]:
 
 
 def _whole_json(file: Path, folder: Path) -> WholeFile:
-    """Read a JSON file as a table. Its function decodes the same lines as events, once schema and mapping are known."""
+    """Read a JSON file as a table, with a function that decodes the same lines as the events of a schema."""
     lines = read_lines(file, confining_root(folder))
-    values, table = json_values(lines), table_of_lines(lines)
+    values = json_values(lines)
+    table, row_of_line = _table_of_lines(lines, values)
 
     def decode(schema: Schema, mapping: FieldMapping) -> DecodedRows:
         file_mapping = mapping.with_folders(schema, folder_values(file))
         read = DecodedRows(*events_of_views(schema, file_mapping, partial(json_rows, schema, values)))
-        if not read.decoded.poison:
-            return read  # all lines are objects, so each is a row of the table
-        # The table lacks the lines that are not objects, so an event's row is the count of objects before its line.
-        is_object = np.array([isinstance(json_value(value), dict) for value in values.to_pylist()], bool)
-        row_of_line = np.cumsum(is_object) - 1
         return replace(read, rows=row_of_line[read.rows])
 
     return WholeFile(table, decode)
@@ -411,7 +442,7 @@ def number_separators(csv: CsvFile) -> NumberForm | None:
 
 
 def typed(texts: pa.ChunkedArray, separators: NumberForm | None) -> pa.ChunkedArray:
-    """Return a column of texts as the first type that all of them are of."""
+    """Return a column of texts as the first type (whole number, number, truth value, …) that all of them fit."""
     if texts.null_count == len(texts):
         return pa.chunked_array([pa.nulls(len(texts))])
     for pattern, type_ in _TYPES:
@@ -422,6 +453,6 @@ def typed(texts: pa.ChunkedArray, separators: NumberForm | None) -> pa.ChunkedAr
                 return texts
     if separators is not None:
         plain = pa.chunked_array([plain_numbers(chunk, separators) for chunk in texts.chunks], pa.string())
-        if plain.null_count == texts.null_count:
+        if plain.null_count == texts.null_count:  # each text is a number
             return typed(plain, None)
     return texts

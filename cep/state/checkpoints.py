@@ -18,6 +18,7 @@ Tested by: tests/state/test_checkpoints.py
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 import threading
@@ -37,6 +38,7 @@ from cep.state.target import PARTIAL, Target
 KIND = "checkpoint"
 PAYLOAD = "payload"
 _PREFIX, _SUFFIX = "checkpoint-", ".manifest"
+_NUMBERED = re.compile(rf"{_PREFIX}([0-9]{{8,}})\{_SUFFIX}")  # a person's copy of a manifest has another name
 LISTS_FOLDER = "beside"  # the folder of files that no store wrote: the entries of lists
 # RocksDB writes its tables once, and so are the files of lists. RocksDB may append to its other files.
 _FOREVER_SAME = (".sst", ".keys")
@@ -81,8 +83,7 @@ class Restored:
 
 def checkpoint_numbers(target: Target) -> list[int]:
     """Return the numbers of the checkpoints that are there, oldest first, damaged ones too."""
-    names = [name for name in target.sizes() if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
-    return sorted(int(name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) for name in names)
+    return sorted(int(named[1]) for name in target.sizes() if (named := _NUMBERED.fullmatch(name)))
 
 
 def read_manifest(target: Target, number: int) -> Manifest:
@@ -146,8 +147,10 @@ class Checkpoints(Closing):
     ) -> None:  # fmt: skip
         """Begin after `restored`, which the stores were opened from. `work` is a folder on their disk, emptied here.
 
-        Checkpoints share unchanged files, so a file is copied once; a file in the target that this process has not
-        verified or written itself is copied again. `on_step` is for tests."""
+        Checkpoints share unchanged files, so a file is copied once. But a file that the target already has is copied
+        again, unless this process has verified it or written it. `on_step` is for tests.
+
+        Raises: StoreError if the target cannot be read now, StateFormatError for a checkpoint of a later build."""
         self._target = target
         self._work = work
         self._retained_count = kept_count
@@ -155,7 +158,7 @@ class Checkpoints(Closing):
         self._hashes = _hashes_of(restored) if restored else {}  # by a file's identity: inode, size, time
         from_target = restored if restored is not None and restored.url == target.url else None
         self._verified_hashes = {file.sha256 for file in from_target.manifest.files} if from_target else set[str]()
-        self._listed_hashes = self._listed_manifests(from_target)  # by number of a complete checkpoint
+        self._listed_hashes = self._listed_manifests(from_target)  # hashes of files, by number of a checkpoint
         self._names = set(target.sizes(FOLDER))  # hashes of all files in the target: each is the name of its file
         self._next = max(checkpoint_numbers(target), default=0) + 1
         self._thread = ThreadPoolExecutor(1, "checkpoints")
@@ -170,11 +173,11 @@ class Checkpoints(Closing):
     ) -> Future[Published] | None:  # fmt: skip
         """Take a checkpoint: link its files now, copy them in the background; None if too many copies are not finished.
 
-        When the result is available, the checkpoint is safe. Do not write to the stores until this returns, unless
-        there is one store whose state after every write batch may be saved (`is_atomic`): then its files are linked in
-        the background too. `beside` returns more files on the stores' disk that belong to the checkpoint; it is called
-        when the stores are linked, and a restore puts them into LISTS_FOLDER. The result raises StoreError if the
-        target refuses; a later checkpoint may be tried. Raises: StoreError if the links cannot be made.
+        When the result is available, the checkpoint is safe. Do not write to the stores until this returns. With
+        `is_atomic` you may write: then there is one store, every write batch of it leaves a state that may be saved,
+        and its files are linked in the background. `beside` is called when the stores are linked. It returns more files
+        on their disk, which a restore puts into LISTS_FOLDER. The result raises StoreError if the target refuses; a
+        later checkpoint may be tried. Raises: StoreError if the links cannot be made.
         """
         self._pending = [copying for copying in self._pending if not copying.done()]
         if len(self._pending) >= CHECKPOINTS_PENDING_MAX:
@@ -192,7 +195,7 @@ class Checkpoints(Closing):
     def _link(
         self, number: int, parts: Sequence[Part], payload: bytes, beside: Callable[[], Sequence[Path]]
     ) -> list[Path]:
-        """Link or write all files of a checkpoint into a work folder (step 1). Return their paths, the payload last."""
+        """Step 1: link a checkpoint's files and the files from `beside` in a work folder. Write the payload there."""
         self._on_step(1)
         folder = self._work / str(number)
         try:
@@ -209,7 +212,7 @@ class Checkpoints(Closing):
         except StateError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return [*linked, folder / PAYLOAD]
+        return [*linked, folder / PAYLOAD]  # `_copy` needs the payload as the last one
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -220,19 +223,19 @@ class Checkpoints(Closing):
     def _copy(self, paths: Sequence[Path], header: tuple[int, int, tuple[StoredPart, ...]]) -> Published:
         """Copy the files of a checkpoint to the target, write the manifest that makes it complete, remove old files."""
         number, created_ms, parts = header
-        folder = paths[-1].parent  # of the payload
+        folder = paths[-1].parent  # the last path is the payload, which lies in the work folder itself
         try:
-            self._on_step(2)  # hash; 3 copy each file
+            self._on_step(2)  # compute hashes; `_upload` has step 3, the copies
             files = self._hashed(folder, paths)
             copied = self._upload(paths, files)
-            self._on_step(4)  # write the manifest; 5, 6 remove old files
+            self._on_step(4)  # write the manifest; `_tidied` has steps 5 and 6, the removal of old files
             self._target.create(_name(number), Manifest(KIND, number, created_ms, parts, files).to_bytes())
             self._listed_hashes[number] = {file.sha256 for file in files}
             is_tidy = self._tidied()
-            self._on_step(7)
+            self._on_step(7)  # drop the links
         except StateError:
-            # Files that were copied for nothing must not fill a target. But if another process has taken the number,
-            # its checkpoint may need the same files.
+            # Remove the copied files, so that failed checkpoints do not fill the target. But keep them if another
+            # process has published a checkpoint with this number, because it may need the same files.
             with suppress(StateError):
                 if number not in checkpoint_numbers(self._target):
                     self._collect()
@@ -263,12 +266,12 @@ class Checkpoints(Closing):
         return copied
 
     def _hashed(self, folder: Path, paths: Sequence[Path]) -> tuple[StoredFile, ...]:
-        """Compute size and hash of each file. A linked file keeps its inode, so a file is not read twice."""
+        """Compute size and hash of each file. A hard link keeps the identity of its file, so no file is read twice."""
         hashes: dict[tuple[int, int, int], str] = {}
         files = []
         for path in paths:
             try:
-                identity = _identity(path)
+                identity = _identity(path)  # (inode, size, time)
                 hashes[identity] = self._hashes.get(identity) or self._hasher.submit(sha256_of, path).result()
             except OSError as error:
                 raise StoreError(f"cannot read {path}: {error.strerror}; look at the disk of the stores") from error
@@ -285,21 +288,23 @@ class Checkpoints(Closing):
 
     def _collect(self) -> None:
         named = set[str]().union(*self._listed_hashes.values())
+        self._verified_hashes &= named  # before anything is removed, which may fail halfway
         for name in sorted(self._names - named):
             self._on_step(6)
             self._target.remove(f"{FOLDER}/{name}")
         self._names &= named
-        self._verified_hashes &= named
 
     def _listed_manifests(self, restored: Restored | None) -> dict[int, set[str]]:
-        """Map the number of each checkpoint that can be read to the checksums of its files."""
+        """Map the number of each undamaged checkpoint to the checksums of its files.
+
+        Raises: StoreError, StateFormatError. Without its checksums, the files of such a checkpoint would be removed."""
         files_by_number: dict[int, set[str]] = {}
         for number in checkpoint_numbers(self._target):
             if restored is not None and number > restored.manifest.number:
                 continue  # passed over: it does not count as one that is kept
             try:
                 files_by_number[number] = {file.sha256 for file in read_manifest(self._target, number).files}
-            except StateError:
+            except StateCorruptError:
                 continue  # damaged; it is retired with others of its age
         return files_by_number
 

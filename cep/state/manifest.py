@@ -87,7 +87,7 @@ def _signature(key: bytes, data: bytes) -> bytes:
 
 
 def _key() -> bytes | None:
-    """Read the key that signs manifests, None without one: each time, so that it leaves memory. Raises: UsageError."""
+    """Read the key that signs manifests, None if there is none. It does not stay in memory. Raises: UsageError."""
     text, path = os.environ.get(KEY), os.environ.get(KEY_FILE)
     if text is None and path is None:
         return None
@@ -98,7 +98,7 @@ def _key() -> bytes | None:
             key = os.environb[KEY.encode()]
         else:
             with open(path, "rb") as file:  # noqa: PTH123 the path comes from the environment
-                key = file.read(_KEY_BYTES_MAX + 1).strip()
+                key = file.read(_KEY_BYTES_MAX + 1).strip()  # one byte more shows that a key is too long
     except (OSError, ValueError) as error:
         raise UsageError(f"{KEY_FILE} names {path}, which cannot be read: {error}") from error
     if not _KEY_BYTES_MIN <= len(key) <= _KEY_BYTES_MAX:
@@ -149,9 +149,9 @@ class Manifest:
 
     @staticmethod
     def from_bytes(data: bytes, name: str, kind: str | None = None) -> Manifest:
-        """Parse a manifest; check every field, its signature, and its kind if `kind` is set. `name` is for messages.
+        """Parse a manifest. Check its signature, every field, and that it has this `kind`. `name` is for messages.
 
-        Raises: StateCorruptError if no build has written it like that, StateFormatError if a later build wrote it.
+        Raises: StateCorruptError if it is damaged or no build writes such a one, StateFormatError for a later build's.
         """
         line, _, body = data.partition(b"\n")
         check_first_line(line, body, name)

@@ -122,28 +122,28 @@ def pack(
 ) -> tuple[list[bytes], Int64]:
     """Encode the keyed state as one page (bytes) per part. Return the pages, and when the first run of each expires.
 
-    `row_registers` marks the registers of a run that hold numbers of events. Shapes: part int64[K] is the part of each
-    key, in [0, P); times int64[P], ms UTC, TIME_MS_MAX for a part without runs. The bytes of a part without keys are
-    meaningless. Cost: O(state), and less than a microsecond for each part."""
-    order, most_rows = order_of(keyed_state, part, parts_count)  # most rows of one kind in a part
+    `row_registers` marks the registers (stored values of a run) that are row numbers of events. Shapes: part int64[K]:
+    the part of each key, in [0, P). The times are int64[P], ms UTC, TIME_MS_MAX for a part without runs. The page of a
+    part without keys has no meaning. Cost: O(state), and less than a microsecond for each part."""
+    order, most_rows = order_of(keyed_state, part, parts_count)  # rows sorted by part; the most of one kind in a part
     orders = order.keys, order.runs, order.nodes, order.events
     scratch, text_starts = np.empty(most_rows, np.int64), np.empty(parts_count, np.int64)
     texts = [(kind, *text_buffers(column)) for kind, column in _texts(keyed_state, shape)]
-    events = _event_table(keyed_state, shape, [offsets for _, offsets, _ in texts[1:]])  # the first texts are the keys
+    events = _event_table(keyed_state, shape, [offsets for _, offsets, _ in texts[1:]])  # texts[0] has the keys
     starts, expiry_ms = np.zeros(parts_count + 1, np.int64), np.empty(parts_count, np.int64)
     data = np.empty(_estimated_bytes([len(rows) for rows in orders], texts, parts_count, shape), np.uint8)
     rows = StateRows(
         texts[0][1], read_only(keyed_state.runs), read_only(keyed_state.run_rule), read_only(keyed_state.run_key),
         row_registers, read_only(keyed_state.nodes), read_only(keyed_state.events.key), events,
     )  # fmt: skip
-    page = 0
-    while True:  # write all pages but leave room for their texts, and go on with the first page that does not fit
+    page = 0  # the first page that is not written
+    while True:  # write the pages, with room for their texts; if a page does not fit, enlarge `data` and go on with it
         out = PageOutput(expiry_ms, data, starts, text_starts)
         page = write_pages(shape.head, order, rows, shape.texts, scratch, TIME_MS_MAX, out, page)
         if page == parts_count:
             break
         data = np.concatenate([data[: starts[page]], np.empty(2 * len(data), np.uint8)])  # more room
-    for kind, offsets, content in texts:
+    for kind, offsets, content in texts:  # fill the room in each page
         write_texts(content, offsets, order.bounds[kind], orders[kind], data, text_starts)
     page_array = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), parts_count, [None, pa.py_buffer(starts), pa.py_buffer(data)]
@@ -159,19 +159,19 @@ def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
 
 
 def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
-    """Build the table of retained events, int64[C, E]. Its rows: key (unset here); type; time; for each field of
-    `shape.events` (name, code of its type) the values, or the lengths of its texts (code "t"); lengths of ids; for each
-    field 1 where it is null. `offsets`: the bounds of the texts, in the order of `shape.texts`: ids, then fields."""
+    """Build the table of the events that runs hold, int64[C, E]. First it has a row each for key (unset here), type and
+    time. Then each field of `shape.events` has a row of values, or of lengths for texts (code "t"). Then come the
+    lengths of ids, and for each field a row with 1 where it is null. `offsets`: of the texts of ids, then of fields."""
     events, count = keyed_state.events, len(shape.events)
     table = np.empty((shape.event_width, len(events)), np.int64)
     table[_EVENT_TYPE], table[_EVENT_TIME] = events.event_type, events.time_ms
-    for row, bounds in zip(shape.texts.tolist(), offsets, strict=True):
+    for row, bounds in zip(shape.texts.tolist(), offsets, strict=True):  # the rows of lengths
         np.subtract(bounds[1:], bounds[:-1], out=table[row])
     for field_number, (name, code) in enumerate(shape.events):
         column = events.columns[name]
         table[_EVENT_FIXED + count + 1 + field_number] = null_flags(column) if column.null_count else 0
         if code != "t":
-            table[_EVENT_FIXED + field_number] = slot_values(column)
+            table[_EVENT_FIXED + field_number] = slot_values(column)  # each value as 64 bits
     return table
 
 
@@ -187,10 +187,10 @@ def _estimated_bytes(
 
 
 def shape_number(page: bytes) -> int:
-    """Return the number of a page's shape (its stored layout). Raises: StateFormatError, StateCorruptError."""
+    """Return the number of a page's shape (the layout of its columns). Raises: StateFormatError, StateCorruptError."""
     if len(page) < _HEAD.size:
         raise StateCorruptError(f"a page of {len(page)} bytes is shorter than its head of {_HEAD.size}")
-    magic, format_, number = _HEAD.unpack_from(page)
+    magic, format_, number = _HEAD.unpack_from(page)  # the first bytes of every page
     if magic != _MAGIC:
         raise StateCorruptError(f"a page begins with {magic!r}, not {_MAGIC!r}; the bytes are not ours")
     if format_ not in (PACKED_FORMAT, EARLIER_PACKED_FORMAT):
@@ -217,8 +217,8 @@ def by_shape(pages: Sequence[bytes]) -> dict[int, list[bytes]]:
 def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> KeyedState:
     """Decode pages of one shape, with disjoint keys, to one keyed state. Its keys are sorted by page.
 
-    `row_registers` bool[rules, registers] marks the registers of a run that hold row numbers of events, in the program
-    that wrote the pages. Raises: StateCorruptError for inconsistent bytes."""
+    `row_registers` bool[rules, registers] marks the registers (stored values of a run) that are row numbers of events,
+    in the program that wrote the pages. Raises: StateCorruptError for inconsistent bytes."""
     reader = _Reader(pages)
     keys_count, runs_count, nodes_count, events_count = reader.pages.bounds[:, -1].tolist()
     # A stored run has two columns more: its rule and its key.
@@ -226,11 +226,11 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> K
     run_rule, run_key = np.empty(runs_count, np.int32), np.empty(runs_count, np.int32)
     nodes, event_key = np.empty((nodes_count, NODE_WIDTH), np.int64), np.empty(events_count, np.int32)
     events, has_values = np.empty(shape.event_width * events_count, np.int64), np.zeros(shape.event_width, np.uint8)
-    lengths, rule_ends = np.empty(keys_count, np.int64), np.zeros(len(row_registers) + 1, np.int64)
-    rows = ReadRows(runs, run_rule, run_key, nodes, event_key, events, has_values, lengths)
+    key_lengths, rule_ends = np.empty(keys_count, np.int64), np.zeros(len(row_registers) + 1, np.int64)
+    rows = ReadRows(runs, run_rule, run_key, nodes, event_key, events, has_values, key_lengths)  # filled below
     if not read_rows(reader.pages, row_registers, reader.scratch, run_scratch, rows, rule_ends):
         raise _inconsistent_error()
-    keys = reader.texts(row_kinds.KEYS, lengths, None)
+    keys = reader.texts(row_kinds.KEYS, key_lengths, None)
     retained = _retained(reader, event_key, events.reshape(shape.event_width, -1), has_values.tolist(), shape)
     reader.check_end()
     return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, retained)
@@ -244,9 +244,9 @@ def runs_count(pages: Sequence[bytes]) -> int:
 def _retained(
     reader: _Reader, event_key: Int32, table: Int64, has_values: Sequence[int], shape: Shape
 ) -> RetainedEvents:
-    """Build events from `table`. Its rows: key within its page (unused: `event_key` counts over all pages); type; time;
-    for each field its values, or the lengths of its texts; lengths of ids; for each field 1 where it is null.
-    `has_values`: 0 for each row of the table that is all 0."""
+    """Build events from `table`. It has a row each for key (unused: `event_key` counts over all pages), type and time.
+    Then each field has a row of values, or of lengths for texts. Then come the lengths of ids, and for each field a row
+    with 1 where it is null. `has_values` has 0 for each row of the table that is all 0."""
     count = len(shape.events)
     event_id = reader.texts(row_kinds.EVENTS, table[_EVENT_FIXED + count], None)
     columns: dict[str, pa.Array] = {}
@@ -258,14 +258,14 @@ def _retained(
         elif code == "b":  # bool
             columns[name] = pa.array(field_values.astype(bool), mask=nulls)
         else:
-            columns[name] = numbers(field_values.view(_NUMBERS[code]), _TYPES[code], nulls)
+            columns[name] = numbers(field_values.view(_NUMBERS[code]), _TYPES[code], nulls)  # int64 or float64
     return RetainedEvents(event_key, event_id, table[_EVENT_TYPE], table[_EVENT_TIME], columns)
 
 
 class _Reader:
     """Reads all pages (the stored bytes of a few keys each) together, column by column: first integers, then texts. For
-    each kind of rows (row_kinds: keys, runs, nodes, events), `bounds` has the first row of each page among all rows; a
-    `cursor` for each page is the position to read next. Raises: StateCorruptError."""
+    each kind of rows (keys, runs, nodes, events), `bounds` says at which row of all pages each page begins. Each page
+    has a `cursor`, the position to read next, and an end. Raises: StateCorruptError."""
 
     def __init__(self, pages: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, pages), np.int64, len(pages))
@@ -279,7 +279,7 @@ class _Reader:
     def texts(self, row_kind: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
         """Return the next column of texts, one for each row of a kind (KEYS or EVENTS). `lengths` are in bytes."""
         size = int(np.add.reduce(lengths))
-        if not 0 <= size <= len(self.pages.data):
+        if not 0 <= size <= len(self.pages.data):  # before memory is allocated for a damaged length
             raise _inconsistent_error()
         offsets, content = np.empty(len(lengths) + 1, np.int64), np.empty(size, np.uint8)
         if not read_texts(self.pages, row_kind, lengths, offsets, content):
@@ -288,7 +288,7 @@ class _Reader:
         return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content), valid)
 
     def check_end(self) -> None:
-        if np.count_nonzero(self.pages.cursor != self.pages.ends):
+        if np.count_nonzero(self.pages.cursor != self.pages.ends):  # a page has unread bytes
             raise _inconsistent_error()
 
 

@@ -70,10 +70,11 @@ def _row(column: pa.Array) -> pa.Array:
 
 
 def decode_sheet(kind: str, formats: Sequence[int], data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
-    """Decode the bytes of `encode_sheet` to (description, arrays). Arrays point into `data` if it is not compressed.
+    """Decode a sheet (named columns as bytes, from `encode_sheet`). Return its description, and its arrays by name.
 
-    `formats` are the versions that are accepted. Raises: StateFormatError for another one, StateCorruptError."""
-    table = decode_table(data)
+    `formats` are the versions that are accepted. Arrays point into `data` if it is not compressed. Raises:
+    StateFormatError for another version, StateCorruptError."""
+    table = decode_table(data)  # one row; each column has all its values as one list
     about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))
     if about.get("format") not in formats:
         raise StateFormatError(
@@ -104,13 +105,13 @@ class StoredPast:
 
 
 def encode_head(histories: store.Histories) -> bytes:
-    """Encode the head of a page (a few keys): pinned events, each of which can be the value (of a maximum) itself;
-    tallies (running counts and sums), also by a second key; and references to its segments: stored blocks of past
-    events, or of panes (aggregates of time slices), with the number of events that windows need for 2^code ms."""
+    """Encode the head of a page (the past of a few keys). It has pinned events, each of which can be a result by itself
+    (such as a maximum), and tallies (running counts and sums), also by a second key. It refers to segments: stored
+    blocks of past events, or of panes (aggregates of time slices). Windows need an event for 2^(span code) ms."""
     pinned, segments = histories.pinned, histories.segments
     stored_segments = [segment.stored for segment in segments]
     assert all(stored_segments), "segments are written before their head"
-    span_rows = [
+    span_rows = [  # how many events of a segment have a span code
         (code, count, number)
         for number, segment in enumerate(segments)
         for code, count in segment.counts_by_span.items()
@@ -138,16 +139,16 @@ def encode_head(histories: store.Histories) -> bytes:
         arrays = pa.array(entries.key), pa.array(entries.sums.reshape(-1)), *entries.by
         columns |= dict(zip(_sub_columns(name, len(entries.by)), arrays, strict=True))
     facts = histories.facts  # which histories and panes the page has in full
-    about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.excess_allowed}
+    about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.excess_allowed}  # loose: a tolerated excess
     about |= {name: sorted(getattr(facts, name)) for name in _FACT_NAMES}
     about["sub_tallies"] = {name: len(entries.by) for name, entries in histories.sub_tallies.items()}
     return encode_sheet(_HEAD, {"format": HEAD_FORMAT, **about}, columns)
 
 
 def decode_head(data: bytes, load: Load) -> store.Histories:
-    """Decode the head of a page (a few keys): pinned events, each of which can be the value (of a maximum) itself;
-    tallies (running counts and sums); sub-tallies, by a second key; and its segments: stored blocks of past events, or
-    of panes (aggregates of time slices). `load` reads a segment when it is needed. Raises: as decode_sheet."""
+    """Decode the head of a page (the past of a few keys). It has pinned events, each of which can be a result by itself
+    (such as a maximum); tallies (running counts and sums); sub-tallies, by a second key; and its segments: stored
+    blocks of past events, or of panes (aggregates). `load` reads a segment later. Raises: as decode_sheet."""
     about, columns = decode_sheet(_HEAD, (HEAD_FORMAT,), data)  # the head's description, and its columns
     lists = {
         name: column.to_pylist() if name == "segment_digest" else np.asarray(column).tolist()
@@ -156,16 +157,16 @@ def decode_head(data: bytes, load: Load) -> store.Histories:
     }
     spans_by_segment: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
     for code, count, segment_index in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
-        spans_by_segment[segment_index][code] = count  # events that windows need for 2^code ms
+        spans_by_segment[segment_index][code] = count  # this many events are needed by windows for 2^code ms
     segments = []
     segment_columns = ("panes", "number", "size", "digest", "first", "last", "span", "most")
-    facts_of = zip(spans_by_segment, *(lists[f"segment_{name}"] for name in segment_columns), strict=True)
-    for counts, panes, number, size, digest, first, last, span, busiest in facts_of:  # busiest: most events of a key
+    segment_rows = zip(spans_by_segment, *(lists[f"segment_{name}"] for name in segment_columns), strict=True)
+    for counts, panes, number, size, digest, first, last, span, busiest in segment_rows:  # busiest: a key's most events
         stored = store.StoredSegment(number, size, digest)
         segments.append(
             store.Segment(first, last, span, counts, busiest, partial(load, stored), stored, panes_number=panes)
         )
-    # Pinned events have no span, the time for which windows need them: 0.
+    # The zeros stand for span codes, which pinned events do not have.
     pinned = store.HistoryRows(
         np.asarray(columns["pinned_key"]), np.asarray(columns["pinned_type"]).astype(np.int64),
         np.asarray(columns["pinned_time"]), np.zeros(len(columns["pinned_key"]), np.int8), _fields(columns, _PINNED),
@@ -175,9 +176,9 @@ def decode_head(data: bytes, load: Load) -> store.Histories:
     }
     subs = {}
     for name, count in about["sub_tallies"].items():
-        key, sums, *by = (columns[column] for column in _sub_columns(name, count))
+        key, sums, *by = (columns[column] for column in _sub_columns(name, count))  # by: the fields of the second key
         subs[name] = store.SubTallies(np.asarray(key), tuple(by), np.asarray(sums).reshape(-1, store.tally_width(name)))
-    identities = {name: frozenset(about[name]) for name in _FACT_NAMES}
+    identities = {name: frozenset(about[name]) for name in _FACT_NAMES}  # which histories the page has in full
     facts, excess_allowed = store.PageFacts(about["clock"], **identities), about["loose"]
     return store.Histories(columns["keys"], pinned, tuple(segments), excess_allowed, facts, tallies, subs)
 
@@ -205,8 +206,7 @@ def store_segments(
     histories: store.Histories, put: Callable[[int, bytes], None], load: Load, cache: SegmentCache[store.Block]
 ) -> store.Histories:
     """Write the segments (blocks of past events) that are only in memory, with `put(number, bytes)`. Return the same
-    histories, all stored.
-    """
+    histories, in which each segment is now stored."""
     number = max((s.stored.number for s in histories.segments if s.stored), default=-1) + 1
     segments = []
     for segment in histories.segments:
@@ -344,7 +344,7 @@ _KIND = "keyed state"
 
 
 def encode_whole(keyed_state: KeyedState) -> bytes:
-    """Encode a keyed state, its histories and their segments (past events), which a store has apart, as one value."""
+    """Encode a keyed state as one value, with its histories and segments (past events), which a store keeps apart."""
     written: dict[int, bytes] = {}
     histories = replace(keyed_state.histories, segments=detach_segments(keyed_state.histories.segments))
 

@@ -47,7 +47,7 @@ _NAME_BYTES_MAX = 4_096
 
 
 def check_manifest(folder: Path) -> None:
-    """Check the list of a store's files (framed records): RocksDB hangs on a bad one. Raises: StateCorruptError."""
+    """Check the list of a store's files, because RocksDB hangs on a damaged one. Raises: StateCorruptError."""
     current = folder / "CURRENT"
     if not current.exists():
         return
@@ -60,10 +60,10 @@ def check_manifest(folder: Path) -> None:
             f"the list of files of the store in {folder} cannot be read ({error}); restore the last good checkpoint"
         ) from error
     position = 0
-    while position + _HEADER.size <= len(data):
+    while position + _HEADER.size <= len(data):  # the list has blocks of records, each after a header
         left_in_block = _BLOCK - position % _BLOCK
         _, length, kind = _HEADER.unpack_from(data, position) if left_in_block >= _HEADER.size else (0, 0, _FILLING)
-        if kind == _FILLING and length == 0:  # zeros to the end of a block
+        if kind == _FILLING and length == 0:  # zeros to the end of a block, which may have no room for a header
             position += left_in_block
             continue
         if kind not in _KINDS or _HEADER.size + length > left_in_block:
@@ -117,7 +117,7 @@ _NOT_OURS = ("LOG", "LOCK")  # files of RocksDB's directory that a reopened stor
 
 
 class RocksMemory:
-    """The limit in bytes that stores share: a block cache, which index, filters and write buffers are charged to."""
+    """The limit of memory that stores share: a cache of blocks, in whose bytes index, filters and buffers count too."""
 
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         assert 0 < write_buffer_bytes <= cache_bytes, "write buffers are charged to the cache"
@@ -186,9 +186,9 @@ class RocksStore(DurableStore):
         self._path = path
         self._settings = settings or RocksSettings()
         self._options = self._settings.options()
-        path.mkdir(parents=True, exist_ok=True)
-        check_manifest(path)
         with _translating(path, "open"):
+            path.mkdir(parents=True, exist_ok=True)
+            check_manifest(path)
             self._rocks = rocksdict.Rdict(str(path), self._options)
         self._synced = Synced(path)
         last = self._rocks.latest_sequence_number()
@@ -238,15 +238,15 @@ class RocksStore(DurableStore):
     def checkpoint(self, path: Path) -> tuple[Path, ...]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _translating(self._path, "checkpoint"):
-            # A checkpoint writes memory to disk and holds the interpreter's lock, so write nearly all of it before.
+            # For a checkpoint, RocksDB writes memory to disk with the interpreter's lock held. So write most of it now.
             self._rocks.flush(wait=False)
             deadline_s = time.monotonic() + _FLUSH_WAIT_S
             while self._figure("num-immutable-mem-table") and time.monotonic() < deadline_s:
-                if self._figure("background-errors"):  # a full disk: it would wait in vain, and the checkpoint says why
+                if self._figure("background-errors"):  # a full disk: do not wait; the checkpoint reports it
                     break
                 time.sleep(_FLUSH_NAP_S)
             rocksdict.Checkpoint(self._rocks).create_checkpoint(str(path))
-        return tuple(sorted(file for file in path.iterdir() if file.name not in _NOT_OURS))
+        return tuple(sorted(file for file in path.iterdir() if file.name not in _NOT_OURS))  # not RocksDB's LOG, LOCK
 
     def ingest(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
         folder = self._path / "ingest"
@@ -313,15 +313,15 @@ class _RocksSnapshot(StoreSnapshot):
         begin = keys.begin
         while True:
             assert self._cursor is not None, "the snapshot is closed"
-            # Read many at once, and seek again for the next: a second scan moves the same cursor.
+            # All scans share the cursor. Read many entries at once, then seek again: another scan may have moved it.
             entries = list(islice(_walk(self._cursor, KeyRange(begin, keys.end), self._path), _SNAPSHOT_READ))
             if not entries:
                 return
             yield from entries
-            begin = entries[-1][0] + b"\x00"
+            begin = entries[-1][0] + b"\x00"  # the least key after the last one
 
     def close(self) -> None:
-        self._cursor = None
+        self._cursor = None  # the last reference to it frees its files
 
 
 def _walk(cursor: rocksdict.RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes, bytes]]:
@@ -357,7 +357,7 @@ def _translated(error: Exception, path: Path, doing: str) -> CepError:
     is_damaged = text.startswith("Corruption") or "checksum mismatch" in text
     if is_damaged or (doing == "open" and "No such file" in text):  # a file that its other files name is gone
         return StateCorruptError(f"cannot {doing} the store in {path}: {text}; restore the last good checkpoint")
-    if "lock" in text.lower() and doing == "open":
+    if "While lock file" in text or "lock hold by" in text:  # not `lock` alone: a folder may be called so
         return StoreError(f"cannot open the store in {path}: {text}; another process has it open, stop that one first")
     if "No space left" in text or "File too large" in text:
         return StoreError(f"cannot {doing} the store in {path}: {text}; make room on the disk, then start again")

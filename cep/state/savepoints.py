@@ -42,7 +42,7 @@ _BLOCK_BYTES = 1 << 20  # written at once; one entry may be larger
 
 
 def write_entries(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
-    """Write entries to a file in blocks, and return their number. Raises: StoreError."""
+    """Write entries to a file in blocks, each after its length. Return the number of entries. Raises: StoreError."""
     entries_count = 0
     try:
         with path.open("wb") as file:
@@ -51,7 +51,7 @@ def write_entries(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
                 data = encode_table(block)
                 file.write(_LENGTH.pack(len(data)))
                 file.write(data)
-            file.write(_LENGTH.pack(0))
+            file.write(_LENGTH.pack(0))  # the end mark
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}; make room or choose another directory") from error
     return entries_count
@@ -105,10 +105,10 @@ def _blocks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
         keys.append(key)
         values.append(value)
         block_bytes += len(key) + len(value)
-        if block_bytes >= _BLOCK_BYTES:
+        if block_bytes >= _BLOCK_BYTES:  # the block is large enough
             yield pa.record_batch([keys, values], schema=_SCHEMA)
             keys, values, block_bytes = [], [], 0
-    if keys:
+    if keys:  # the last block
         yield pa.record_batch([keys, values], schema=_SCHEMA)
 
 
@@ -134,11 +134,11 @@ def write_savepoint(
 ) -> Manifest:
     """Write all entries of stores as a savepoint. Each store has a range of key groups; together they have all of them.
 
-    `work` is a new local folder; it holds one key group at a time. A store's own entries (STORE_GROUP) are left out.
-    `payload`: the job without its keyed state, for the reader to interpret. `list_files`: entries of the rules' lists.
+    `work`: a new local folder, which has the file of one key group at a time. Entries outside of all key groups
+    (STORE_GROUP) are left out. `payload`: the job without its keyed state. `list_files`: entries of the rules' lists.
     Raises: StoreError if a disk is full, or if the target has a savepoint."""
     stores = sorted(parts, key=lambda part: part.first)
-    assert all(a.end == b.first for a, b in pairwise(stores)), "key groups that no store holds, or two"
+    assert all(part.end == after.first for part, after in pairwise(stores)), "key groups that no store holds, or two"
     if NAME in target.sizes():
         raise StoreError(f"{target.url} has a savepoint already; name another place")
     try:
@@ -150,7 +150,7 @@ def write_savepoint(
         (work / PAYLOAD).write_bytes(payload)
         files.append(_put(target, work / PAYLOAD))
         stored_parts = tuple(StoredPart(part.name, part.first, part.end) for part in stores)
-        manifest = Manifest(KIND, 0, created_ms, stored_parts, tuple(files))
+        manifest = Manifest(KIND, 0, created_ms, stored_parts, tuple(files))  # 0: only checkpoints are numbered
         target.create(NAME, manifest.to_bytes())
     except OSError as error:
         raise StoreError(f"cannot write {work}: {error.strerror}; make room on the disk") from error

@@ -21,7 +21,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.asyn import sync as sync_in_loop
 from fsspec.implementations.local import LocalFileSystem
 
-from cep.base.errors import StateCorruptError, StateError, StoreAwayError, StoreError, UnreadableError
+from cep.base.errors import StateCorruptError, StateError, StoreAwayError, StoreError, UnreadableError, UsageError
 from cep.base.files import open_file, read_file, sync
 from cep.base.limits import JOB_FILE_BYTES_MAX
 from cep.base.secrets import check_place
@@ -45,11 +45,13 @@ class Target:
     def __init__(self, url: str) -> None:
         """Open the folder at `url`: a path, or an address of fsspec (`s3://bucket/folder` with s3fs installed).
 
-        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for an address with a user,
-        a password or a query, which messages would show.
+        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for an empty text, and
+        for an address with a user, a password or a query, which messages would show.
         """
-        names = _VARIABLES.get(url.partition(":")[0], "FSSPEC_SFTP_USERNAME and FSSPEC_SFTP_PASSWORD")
-        check_place(url, f"give them in the environment, as {names}")
+        if not url:
+            raise UsageError("an empty text is no place; give a folder or an address")
+        variables = _VARIABLES.get(url.partition(":")[0], "FSSPEC_SFTP_USERNAME and FSSPEC_SFTP_PASSWORD")
+        check_place(url, f"give them in the environment, as {variables}")
         self.url = url
         try:
             self._files, root = fsspec.core.url_to_fs(url, **(_S3_TRY if url.startswith(("s3:", "s3a:")) else {}))
@@ -99,7 +101,7 @@ class Target:
                 self._upload("put_file", str(source), self._path(name), size=source.stat().st_size)
 
     def get(self, name: str, into: Path, size: int, may_link: bool = False) -> None:
-        """Copy a file of exactly `size` bytes to the local disk. Pass `may_link` if the copy is never changed.
+        """Copy a file of exactly `size` bytes to the local disk. `may_link` allows a hard link: do not change it then.
 
         Refused before the copy: a link that leads out of the target, a device, a pipe, another size, and a full disk.
         """

@@ -43,7 +43,7 @@ from cep.nfa.histories import HistoryPlan
 from cep.nfa.program import Program
 from cep.step.dead_letters import count_once, split_late
 from cep.step.duplicates import drop_duplicates
-from cep.step.job import ARRIVAL, Job
+from cep.step.job import ARRIVAL, Job, add_counts
 from cep.step.match import MatchOutput, match_events
 from cep.step.ports import ArrivalPorts, DomainHistories, DomainPages, Events, LevelPorts, Portion
 
@@ -62,15 +62,14 @@ def match_pages(
     slots = pages.touched(batch.key, watermark_ms)  # the pages with keys of the batch or with a deadline
     if not len(slots):
         return
-    taken_state, orphans = pages.take(slots, program)  # orphans: runs of rules that the program lacks
+    taken_state, changed_counts = pages.take(slots, program)  # changed if another program wrote the pages
+    add_counts(output.counters, changed_counts)
     state_before = empty_state(program) if taken_state is None else taken_state
-    runs_before = orphans + len(state_before)
+    runs_before = len(state_before)
     if plan is not None:
         histories = concat_histories([(slot, pages.histories.read(slot)) for slot in history_slots])
         state_before = replace(state_before, histories=histories)
     state_after = match_events(program, state_before, batch, watermark_ms, output)
-    if orphans:
-        output.counters["runs_orphaned"] += orphans
     if len(state_after) != runs_before:
         output.counters["runs"] += len(state_after) - runs_before
     changes = _open_runs(program, state_after) - _open_runs(program, state_before)

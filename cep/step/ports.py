@@ -14,6 +14,7 @@ domain in `Job.domains`.
 Tested by: tests/step/contract.py, which runs over memory, RocksDB and Spark's state
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -90,10 +91,10 @@ class DomainPages(Protocol):
     def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
         """Return the slots of these keys and the slots that are due at the watermark, ascending, each once."""
 
-    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, Counter[str]]:
         """Read the pages of these slots as one keyed state of `program`, None without a page. Raises: StateError.
 
-        Return also how many of the runs belong to no rule of the program.
+        If another program wrote them, return also the changes of the counters of runs, which it dropped or divided.
         """
 
     def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:

@@ -82,11 +82,10 @@ class Rejections:
                 by_code[label.partition("@")[0]] += count  # bad_values[CODE@field]
             elif base in _CODES:
                 by_code[_CODES[base]] += count
-        set_aside_count = sum(count for name, count in counters.items() if name.startswith("poison[") or name in _CODES)
         # Other dead letters, of refused control records and suppressed alerts, are not counted here.
         dead_letters = [letter for letter in examples.dead_letters.values() if by_code[letter.get("code", "")]]
         dead_letters.sort(key=lambda letter: -by_code[letter["code"]])
-        count = set_aside_count + counters.get(FLAWED_EVENTS, 0)
+        count = set_aside_count(counters) + counters.get(FLAWED_EVENTS, 0)
         return cls(counters.get("records", 0), count, by_code, dead_letters[:_REASONS_MAX])
 
     @property
@@ -140,6 +139,11 @@ class Rejections:
 
 
 NO_REJECTIONS = Rejections(0, 0, {}, ())
+
+
+def set_aside_count(counters: Mapping[str, int]) -> int:
+    """Count the whole records that were set aside, without events whose unreadable values became null."""
+    return sum(count for name, count in counters.items() if name.startswith("poison[") or name in _CODES)
 
 
 def rejections_of(counters: Mapping[str, int], dead_letters: Iterable[bytes]) -> Rejections:

@@ -38,20 +38,20 @@ def past_values(schema: Schema, pattern: PatternIR, batch: EventBatch, lists: Li
     rule = DeployedRule(rule_id="past", version=1, epoch=1, content_hash="past", pattern=pattern)  # to compile it
     program = replace(compile_rules(schema, pattern.key, (rule,)), lists=lists)
     listed = ((number, column.computed) for number, column in enumerate(program.columns) if column.is_listed)
-    computed: list[tuple[int, Expr]] = [(number, expr) for number, expr in listed if expr is not None]  # by column
+    computed: list[tuple[int, Expr]] = [(number, expr) for number, expr in listed if expr is not None]  # (column, expr)
     computed += [] if program.histories is None else [(h.number, h.expr) for h in program.histories.histories]
     if not computed or len(batch) == 0:
         return {}
-    prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)  # as if all time had passed
+    prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)  # a watermark after all events
     columns: dict[str, list[Slot]] = {}
     for number, expr in computed:
         columns[show_expr(expr)] = prepared.values(number, expr.type).to_pylist()
     ids = batch.event_id.take(pa.array(prepared.batch_rows)).to_pylist()
-    return {i: {name: values[row] for name, values in columns.items()} for row, i in enumerate(ids)}
+    return {event_id: {name: values[row] for name, values in columns.items()} for row, event_id in enumerate(ids)}
 
 
 def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain, start_ms: int) -> EventBatch:
-    """Build a batch of a test's events. `domain` has the fields of their keys. The test starts at `start_ms`."""
+    """Build a batch of a test's events. `domain`: the fields of a key. The times of the test count from `start_ms`."""
     rows = [dict(event.fields) for event in events]
     columns = {}
     for name, type_ in data_columns(schema).items():
@@ -62,7 +62,7 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
         np.array([schema.code(event.event_type) for event in events], np.int16),
         np.array([start_ms + event.time_ms for event in events], np.int64),
         columns,
-        poison=(),
+        poison=(),  # no unreadable records
     )
     batch, unkeyed_count = route(decoded, domain, schema.columns())  # gives each event its key, as in a job
     assert unkeyed_count == 0, "the check gives every event of a test its key"
@@ -80,7 +80,7 @@ def traced_events(
     keys, ids = batch.key.to_pylist(), batch.event_id.to_pylist()
     order = rows_in_order(batch).tolist()
     by_key: dict[str, list[TracedEvent]] = {}
-    ordinals = defaultdict[str, Iterator[int]](count)
+    ordinals = defaultdict[str, Iterator[int]](count)  # by key, the numbers 0, 1, …
     for row in order:
         event_type = schema.event_types[int(batch.event_type[row])]
         key_events = by_key.setdefault(keys[row], [])

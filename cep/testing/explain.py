@@ -59,15 +59,15 @@ def _shown(part: Expr, event: Fields, bound: BoundFields) -> Iterator[tuple[str,
 
 
 def _side_texts(expr: Binary, event: Fields, bound: BoundFields) -> tuple[str, str]:
-    """Write both sides of a comparison in the shortest form whose texts compare like the values."""
+    """Write both sides of a comparison in the shortest form in which the texts, as numbers, compare like the values."""
     short = [_short(_uncast(side), event, bound, digits=10) for side in (expr.left, expr.right)]
     order = _order(expr, event, bound) if expr.left.type.kind in _NUMBERS else None
-    if order is None:
+    if order is None:  # not numbers, or a null
         return short[0], short[1]
     forms = [short] if not has_average(expr) else []  # an average is compared with all of its digits
     forms += [
         [_short(_uncast(side), event, bound, digits=_FLOAT_DIGITS) for side in (expr.left, expr.right)],
-        [_short(side, event, bound, digits=_FLOAT_DIGITS) for side in (expr.left, expr.right)],  # with its casts
+        [_short(side, event, bound, digits=_FLOAT_DIGITS) for side in (expr.left, expr.right)],  # as converted
     ]
     for first, second in forms:  # from short to long
         if _text_order(first, second) == order:
@@ -125,10 +125,10 @@ def _rounded(side: Twofold, digits: int) -> str:
 
 
 def _looked_at(expr: Expr) -> list[Expr]:
-    """List the parts of a condition whose values explain its outcome: comparisons, and other values."""
+    """List the parts of a condition whose values explain its outcome: comparisons, and values outside of them."""
     match expr:
         case Const() | Param():
-            return []
+            return []  # the text of the condition shows the value
         case Cast():
             return _looked_at(expr.argument)
         case Binary() if expr.op in _COMPARISONS:
@@ -138,7 +138,7 @@ def _looked_at(expr: Expr) -> list[Expr]:
         case Unary():
             return _looked_at(expr.argument)
         case In():
-            return [_uncast(expr.argument)]
+            return [_uncast(expr.argument)]  # without the list, which the condition's text shows
         case If():
             return [p for part in (expr.condition, expr.then, expr.otherwise) for p in _looked_at(part)]
         case Call():
@@ -187,12 +187,12 @@ class Explainer:
         return self.story(max(start.descendants(), key=_progress))
 
     def lines(self, runs_max: int = _RUNS_SHOWN_MAX) -> list[str]:
-        """Explain in a few lines how far the furthest runs came, or why no run started. A story is about one run."""
+        """Explain in a few lines how far the furthest runs came (a story for each), or why no run started."""
         stories = self.furthest()
         if not stories:
             return self.not_started()
         if any(not story.reasons for story in stories):  # a story without reasons tells of a match
-            # Leave out runs that ended because the match covers them: the `skip` clause forbids overlaps.
+            # Leave out the runs that the match has ended, because the `skip` clause forbids overlapping matches.
             stories = [s for s in stories if all(c.why is not Why.SKIP for c in s.run.closings)]
         text: list[str] = []
         for story in stories[:runs_max]:
@@ -239,22 +239,22 @@ class Explainer:
         return "no " + " and no ".join(g.variable for g in wait.guards if g.variable is not None)
 
     def _reasons(self, run: Run) -> Iterable[str]:
-        """Yield the reasons why a run did not continue: too few loop events, events that did not fit, and waits
-        (possible next steps) that ended."""
+        """Yield the reasons why a run did not continue. A wait (a possible next step) needs more loop events,
+        an event did not fit it, it is still open, or it ended."""
         waits = self._positions[run.position].waits
         count = run.counts.get(run.position, 0)
         closings = {c.wait: c for c in run.closings}
         for wait in waits:
-            if self._positions[run.position].loops and count < wait.counted[0]:
+            if self._positions[run.position].loops and count < wait.counted[0]:  # the loop's minimum
                 variable = self._positions[run.position].variable
                 yield f"{self._name(wait)} is waited for after {wait.counted[0]} {variable}, there were {count}"
-        for index in sorted(run.opened, key=lambda i: waits[i].target == run.position):  # a loop comes last
+        for index in sorted(run.opened, key=lambda i: waits[i].target == run.position):  # the loop itself comes last
             if index in run.misses:
                 yield from self.miss(run, run.misses[index])
         for index in run.opened:
             if index not in closings:
                 yield self._open(run, waits[index])
-            elif closings[index].why not in (Why.TAKEN, Why.CERTAIN):  # these two are not failures
+            elif closings[index].why not in (Why.TAKEN, Why.CERTAIN):  # these two are successes
                 yield from self._why_closed(run, closings[index])
 
     def _open(self, run: Run, wait: Wait) -> str:
@@ -265,17 +265,19 @@ class Explainer:
         return f"the events end before `{self._name(wait)}` is certain{moment}"
 
     def miss(self, run: Run, miss: Miss) -> list[str]:
-        """Return the reasons why an event does not match a wait (next step): failed conditions, or an `until`."""
+        """Say why an event does not match a wait (a possible next step): failed conditions, or a true `until`."""
         wait = self._positions[run.position].waits[miss.wait]
         assert wait.target is not None, "only a wait that takes can miss"
         variable, event = self._positions[wait.target].variable, self.trace.events[miss.row]
         head = f"{self.clock(event.time_ms)} {event.event_id} is no {variable}: "
         parts = self._parts[variable]
-        if len(miss.failed) == len(parts) > 1:  # all failed: their values say enough
+        if len(miss.failed) == len(parts) > 1:  # all have failed: show only the compared values
             return [head + self._values(parts, run, miss.row)]
         if miss.stopped and not miss.failed:
             assert wait.untils, "only `until` stops"
-            judged = " and ".join(self._judged(until, run, miss.row, outcome="is true") for until in wait.untils)
+            bound = self._conditions.bound(run)
+            stops = [until for until in wait.untils if value_of(until, event.fields, bound) is True]
+            judged = " and ".join(self._judged(until, run, miss.row, outcome="is true") for until in stops)
             return [head + f"it stops the loop, {judged}"]
         return [head + self._judged(parts[i], run, miss.row) for i in miss.failed]
 
@@ -300,7 +302,7 @@ class Explainer:
         name = self._name(wait)
         match closing.why:
             case Why.CONDITION:
-                which = "" if closing.wait in run.misses else f", which was {event} at {clock}"
+                which = "" if closing.wait in run.misses else f", which was {event} at {clock}"  # a miss shows it
                 yield f"{name} had to be the very next event{which}"
             case Why.BETWEEN:
                 yield f"{event} came between at {clock}: {name} had to be the very next event"

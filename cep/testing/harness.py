@@ -12,6 +12,7 @@ JUnit XML has one `testsuite` per pattern; a failure's text is the output of `ce
 Tested by: tests/testing/test_harness.py, tests/cli/test_authoring.py
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +64,7 @@ def observed_matches(program: Program, matches: Matches) -> set[ObservedMatch]:
     (rule,) = program.rules
     observed: set[ObservedMatch] = set()
     for row in range(len(matches)):
-        span = range(int(matches.offsets[row]), int(matches.offsets[row + 1]))
+        span = range(int(matches.offsets[row]), int(matches.offsets[row + 1]))  # the events of the match
         bound = tuple(
             (rule.variables[int(matches.variable[number])], str(matches.event_id[number].as_py())) for number in span
         )
@@ -72,7 +73,7 @@ def observed_matches(program: Program, matches: Matches) -> set[ObservedMatch]:
             values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in enumerate(rule.measures))
             observed.add(ObservedMatch(key, at_ms, False, values, bound))
         if matches.timed_out[row]:
-            timeout_measures = enumerate(rule.timeout_measures, start=len(rule.measures))
+            timeout_measures = enumerate(rule.timeout_measures, start=len(rule.measures))  # after the measures
             values = tuple((n, _value(matches, row, number, t), t) for number, (n, t) in timeout_measures)
             observed.add(ObservedMatch(key, at_ms, True, values, bound))
     return observed
@@ -85,7 +86,8 @@ def _value(matches: Matches, row: int, number: int, type_: Type) -> Slot:
     if type_.is_text:
         return str(matches.texts[int(slot)].as_py())
     if type_.is_float:
-        return float(slot.view(np.float64))
+        value = float(slot.view(np.float64))
+        return value if math.isfinite(value) else None  # as in an alert
     return bool(slot) if type_.kind is Kind.BOOL else int(slot)
 
 
@@ -130,8 +132,8 @@ class Verdict:
 
 
 def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verdict:
-    """Run one test of a pattern, all events at once and one by one, and compare the matches with the expected ones.
-    Raises: nothing that the pattern or the test can cause."""
+    """Run one test of a pattern, all events at once and one by one. Both must give the same matches, which are compared
+    with the expected ones. Raises: nothing that the pattern or the test can cause."""
     started = time.perf_counter()
     reasons = problems(test.pattern, schema)
     if reasons:
@@ -141,7 +143,7 @@ def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verd
     batch = batch_of(schema, test.events, test.pattern.key, START_MS) if test.events else empty_batch(schema)
     at_once = _matches_of(program, [(batch, _END_MS)])
     singly = _matches_of(program, _one_by_one(schema, batch))
-    labels = dict(zip(batch.key.to_pylist(), (event.key for event in test.events), strict=True))
+    labels = dict(zip(batch.key.to_pylist(), (event.key for event in test.events), strict=True))  # the test's names
     traces, error = _traces(test, traced_events(schema, test.pattern, batch, lists=lists), labels)
     ordered = tuple(sorted(at_once, key=lambda f: (f.at_ms, f.key, f.bound)))
     if at_once != singly:
@@ -185,22 +187,23 @@ def _traces(
 
 
 def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels: dict[str, str]) -> list[Difference]:
+    """List the differences between the observed and the expected matches. `labels`: the test's names of keys."""
     differences: list[Difference] = []
     for is_timeout in (False, True):
         expected = [e for e in test.expected if e.is_timeout == is_timeout]
         found_matches = [f for f in observed if f.is_timeout == is_timeout]
-        pairs = _assigned(expected, found_matches, labels)
-        unpaired = [f for n, f in enumerate(found_matches) if n not in pairs.values()]
-        for n, one in enumerate(expected):
-            if n not in pairs:
-                nearest = min(unpaired, key=partial(misfit_count, one, labels=labels), default=None)
-                differences.append(Difference(one, None, nearest))
+        pairs = _assigned(expected, found_matches, labels)  # numbers: from an expectation to its match
+        unpaired = [f for number, f in enumerate(found_matches) if number not in pairs.values()]
+        for number, expectation in enumerate(expected):
+            if number not in pairs:
+                nearest = min(unpaired, key=partial(misfit_count, expectation, labels=labels), default=None)
+                differences.append(Difference(expectation, None, nearest))
         differences += _unexpected(test, unpaired, labels, is_timeout=is_timeout)
     for count in test.counts:
         matches = [f for f in observed if not f.is_timeout and count.key in (None, labels[f.key])]
         if len(matches) != count.count:
-            on = "" if count.key is None else f" on {count.key}"
-            note = f"expected {count.count} match{'' if count.count == 1 else 'es'}{on}, got {len(matches)}"
+            on_key = "" if count.key is None else f" on {count.key}"
+            note = f"expected {count.count} match{'' if count.count == 1 else 'es'}{on_key}, got {len(matches)}"
             differences.append(Difference(None, None, None, note))
     return differences
 
@@ -208,40 +211,40 @@ def _differences(test: PatternTest, observed: tuple[ObservedMatch, ...], labels:
 def _unexpected(
     test: PatternTest, unpaired: list[ObservedMatch], labels: dict[str, str], *, is_timeout: bool
 ) -> list[Difference]:
-    """List the matches that no expectation of the test allows: any match where the test expects none, a time-out if the
-    test expects others, and a match where the test does not only count matches. A key of None stands for all keys."""
+    """List matches that the test does not allow: any match of a key for which it expects none, a time-out if it expects
+    others, and another match unless it counts the matches of the key. A key of None stands for all keys."""
     differences: list[Difference] = []
     wants_timeouts = any(e.is_timeout for e in test.expected)
-    for one in unpaired:
-        label = labels[one.key]
+    for match in unpaired:
+        label = labels[match.key]
         forbidden = any(key in (None, label) for key in test.nothing)
         counted = any(count.key in (None, label) for count in test.counts)
         if forbidden or (wants_timeouts if is_timeout else not counted):
-            differences.append(Difference(None, one))
+            differences.append(Difference(None, match))
     return differences
 
 
 def _assigned(expected: list[Expected], observed: list[ObservedMatch], labels: dict[str, str]) -> dict[int, int]:
     """Assign to each expectation its own match, for as many as possible: augmenting paths (Kuhn, 1955)."""
-    fits = [[n for n, one in enumerate(observed) if misfit_count(e, one, labels) == 0] for e in expected]
-    owner: dict[int, int] = {}
+    fits = [[n for n, match in enumerate(observed) if misfit_count(e, match, labels) == 0] for e in expected]
+    owners: dict[int, int] = {}  # by the number of a match: the number of its expectation
 
-    def place(index: int, tried: set[int]) -> bool:
-        for position in fits[index]:
-            if position not in tried:
-                tried.add(position)
-                if position not in owner or place(owner[position], tried):
-                    owner[position] = index
+    def assign(index: int, tried: set[int]) -> bool:
+        for match_number in fits[index]:
+            if match_number not in tried:
+                tried.add(match_number)
+                if match_number not in owners or assign(owners[match_number], tried):
+                    owners[match_number] = index
                     return True
         return False
 
     for index in range(len(expected)):
-        place(index, set())
-    return {index: n for n, index in owner.items()}
+        assign(index, set())
+    return {index: n for n, index in owners.items()}
 
 
 def misfit_count(expected: Expected, observed: ObservedMatch, labels: dict[str, str]) -> int:
-    """Count the properties of a match that differ from an expectation; 0 is a fit."""
+    """Count the properties of a match that differ from the expectation. `labels`: the test's names of keys."""
     wrong = 2 * (expected.key not in (None, labels[observed.key]))  # twice: a match on the right key is nearer
     wrong += expected.at_ms is not None and START_MS + expected.at_ms != observed.at_ms
     values = {name: (value, type_) for name, value, type_ in observed.values}
@@ -249,7 +252,7 @@ def misfit_count(expected: Expected, observed: ObservedMatch, labels: dict[str, 
         value, type_ = values[expected_value.name]
         target = expected_value.value
         if type_.kind.value == "time" and isinstance(target, int):
-            target += START_MS
+            target += START_MS  # a test counts its times from its start
         if isinstance(value, float) and isinstance(target, float):
             # half a unit of the last digit, and the rounding error of the float
             wrong += abs(value - target) > expected_value.tolerance + 1e-12 * abs(target)
@@ -277,7 +280,7 @@ class Suite:
 
     @property
     def ok(self) -> bool:
-        """No mistake in the files, no test that failed or could not be carried out, and some that were."""
+        """True if the files have no mistake, no test failed or could not run, and there is at least one test."""
         bad = self.count(Outcome.FAILED) + self.count(Outcome.BROKEN)
         return self.checked.ok and bad == 0 and self.total > 0
 
@@ -299,11 +302,11 @@ def run_checked(checked: Checked, only: str | None = None) -> Suite:
     tests, refused = checked.tests, checked.refused_tests
     if only is not None:
         every_test: list[PatternTest | RefusedTest] = [*tests, *refused]
-        names = {_names(test)[0]: _names(test) for test in every_test}
-        chosen = {full for full, called in names.items() if only in called}
-        chosen = chosen or {full for full in names if only.casefold() in full.casefold()}
+        names = {_names(test)[0]: _names(test) for test in every_test}  # by the full name
+        chosen = {full_name for full_name, aliases in names.items() if only in aliases}
+        chosen = chosen or {full_name for full_name in names if only.casefold() in full_name.casefold()}
         if not chosen:
-            every = [name for called in names.values() for name in called]
+            every = [name for aliases in names.values() for name in aliases]
             raise UsageError(f"no test has `{only}` in its name; {did_you_mean(only, every) or 'there are no tests'}")
         tests = tuple(test for test in tests if _names(test)[0] in chosen)
         refused = tuple(test for test in refused if _names(test)[0] in chosen)

@@ -87,14 +87,14 @@ def why_not(
     world: World, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
     late: frozenset[str] = frozenset(),
 ) -> Answer:  # fmt: skip
-    """Explain why no version of a rule has a match, around `at_ms` if it is given. If one has, return it with the
-    reasons of the other runs. `world` has event types and lists, `versions` is not empty, `late` are the ids of events
-    that came after the watermark and were not matched."""
+    """Explain why no version of a rule has a match, around `at_ms` if it is given. If one has, return the match, and
+    why other runs have none. `world` has event types and lists, `versions` is not empty, `late` are the ids of events
+    that came after the watermark, so that they were not matched."""
     answer = Answer()
     if not len(batch):
         answer.reasons.append(("the key has no events", ()))
         return answer
-    whole, is_late = batch, np.isin(np.array(batch.event_id.to_pylist(), object), list(late))
+    all_events, is_late = batch, np.isin(np.array(batch.event_id.to_pylist(), object), list(late))
     batch = batch.take(~is_late)
     explainers = [(rule, _explainer(world, rule, batch, at_ms)) for rule in versions]
     for rule, explainer in explainers:
@@ -104,7 +104,7 @@ def why_not(
             answer.reasons += _without_a_match(explainer, at_ms)
         return answer
     if is_late.any():
-        answer.reasons += _late_events(world, versions, whole, at_ms, late)
+        answer.reasons += _late_events(world, versions, all_events, at_ms, late)
     for rule, explainer in explainers:
         if _interval(rule) != ALWAYS:
             answer.reasons += _outside(world, rule, batch, at_ms)
@@ -115,9 +115,9 @@ def why_not(
 def _explainer(
     world: World, rule: DeployedRule, batch: EventBatch, at_ms: int | None, interval: Interval | None = None
 ) -> Explainer:
-    """Trace a key's runs. If it has too many events, trace only runs around `at_ms` and runs that meet them."""
+    """Trace a key's runs. If that takes too many steps, trace only the events less than two windows from `at_ms`."""
     pattern = rule.pattern
-    past = past_values(world.schema, pattern, batch, world.lists)  # of all events: a part lacks some of their past
+    past = past_values(world.schema, pattern, batch, world.lists)  # from all events: `part` lacks some of the past
 
     def traced(part: EventBatch) -> Explainer:
         events = next(iter(traced_events(world.schema, pattern, part, past).values()), ())  # all are of one key
@@ -157,7 +157,7 @@ def _concerns(trace: Trace, run: Run, until_ms: int, at_ms: int | None) -> bool:
 def _late_events(
     world: World, versions: Sequence[DeployedRule], all_events: EventBatch, at_ms: int | None, late_ids: frozenset[str]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """List the events that came too late, and the match that they would have completed in time."""
+    """List the late events, and the first match that they would have completed in time: pairs of a title and lines."""
     events = [
         (int(time_ms), event_id)
         for time_ms, event_id in zip(all_events.time_ms, all_events.event_id.to_pylist(), strict=True)
@@ -168,7 +168,7 @@ def _late_events(
     head = f"{len(lines)} event{'' if len(lines) == 1 else 's'} came behind the watermark, too late to be matched"
     reasons = [(head, (*lines[:_EVENTS_MAX], *more))]
     for rule in versions:
-        explainer = _explainer(world, rule, all_events, at_ms)  # with the late ones, as if in time
+        explainer = _explainer(world, rule, all_events, at_ms)  # as if the late events had been in time
         if missed := _matches_at(explainer, at_ms):
             head = f"in time, version {rule.version} would have matched:"
             return [*reasons, (head, tuple(_steps(explainer, missed[0])))]
@@ -183,10 +183,10 @@ def _outside(
     missed = _matches_at(explainer, at_ms)
     if not missed:
         return []
-    first = explainer.trace.events[missed[0].run.start_row].time_ms
-    if first < rule.from_ms:
+    start_ms = explainer.trace.events[missed[0].run.start_row].time_ms
+    if start_ms < rule.from_ms:
         head = f"version {rule.version} was not yet in force: it begins at {show_time(rule.from_ms)}"
-    elif first >= rule.starts_until_ms:
+    elif start_ms >= rule.starts_until_ms:
         head = f"version {rule.version} was no longer in force: it ended at {show_time(rule.starts_until_ms)}"
     else:
         head = f"version {rule.version} ended at {show_time(rule.until_ms)}, before the match was complete"
@@ -194,14 +194,14 @@ def _outside(
 
 
 def _explain_runs(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
-    """Explain how the furthest runs ended, or the runs open at `at_ms` if it is given: (title, lines) for each."""
+    """Explain how the furthest runs ended, or the runs open at `at_ms` if it is given: a title and lines for each."""
     trace = explainer.trace
     stories = explainer.furthest()
     if at_ms is not None:
         stories = [s for s in stories if _concerns(trace, s.run, _ended_ms(trace, s.run), at_ms)]
     reasons = [_reason(story) for story in stories[:_STORIES_MAX]]
     if at_ms is not None:
-        reasons += _events_at(explainer, at_ms)
+        reasons += _events_at(explainer, at_ms)  # events of that time that began no run
     if not reasons and at_ms is not None:
         return [(f"no run was alive at {show_time(at_ms)}, and no event is of that time", ())]
     if not reasons:

@@ -39,7 +39,7 @@ class Why(Enum):
     BETWEEN = "another event came between"
     LATE = "the time of the step was up"
     ABSENCE = "an event came that must not come"
-    GREEDY = "the loop goes on"
+    GREEDY = "the loop goes on"  # a longer run, with this event in its greedy loop, goes on instead
     STOP = "an event stopped the loop"
     SKIP = "a match covers the run"
     WITHIN = "the window was over"
@@ -140,7 +140,7 @@ class Covered:
 @dataclass(slots=True)
 class Trace:
     """The record of all runs of one key. `start` is the run that has taken no event; its misses are events that began
-    no run. `misses` has by row of the event each run that the event did not fit."""
+    no run. `misses` maps the row of an event to the runs that could not take the event, each with the reason."""
 
     pattern: PatternIR
     automaton: Automaton
@@ -191,11 +191,11 @@ class Conditions:
                 indices.append(index)
         return tuple(indices)
 
-    def holds(self, condition: Expr, name: str, event: TracedEvent, run: Run) -> bool:
-        """Return True if a condition of `until` holds for the event."""
-        holds = value_of(condition, event.fields, self.bound(run)) is True
-        self.covered.outcomes.add((name, 0, holds))
-        return holds
+    def stops(self, untils: tuple[Expr, ...], variable: str, event: TracedEvent, run: Run) -> bool:
+        """Return True if a condition of `until` holds for the event. All are looked at."""
+        outcomes = [value_of(until, event.fields, self.bound(run)) is True for until in untils]
+        self.covered.outcomes.update((f"until {variable}", index, holds) for index, holds in enumerate(outcomes))
+        return any(outcomes)
 
     def closes(self, guard: Guard, event: TracedEvent, run: Run) -> bool:
         """Return True if the guard speaks of this event."""
@@ -223,7 +223,7 @@ class Share:
     reached: set[str] = field(default_factory=set)
 
     def add(self, name: str, text: str, *, is_reached: bool) -> None:
-        """Count a thing; of several texts the first is kept."""
+        """Add an item, and note whether a test reached it. An item that is added again keeps its first text."""
         self.every.setdefault(name, text)
         if is_reached:
             self.reached.add(name)
@@ -248,11 +248,11 @@ class Coverage:
 
 
 def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
-    """Coverage of a pattern by the traces of its tests; `pattern` names it."""
+    """Return the states, transitions and outcomes of conditions that `traces`, of the pattern's tests, have reached."""
     coverage = Coverage(pattern.name)
     for trace in traces:
         automaton, names = trace.automaton, _state_names(trace.automaton)
-        for position, name in enumerate(names[1:], start=1):
+        for position, name in enumerate(names[1:], start=1):  # position 0 is the start
             coverage.states.add(name, name, is_reached=position in trace.covered.positions)
         for position, position_waits in enumerate(automaton.positions):
             for index, wait in enumerate(position_waits.waits):
@@ -266,18 +266,18 @@ def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
 def _add_outcomes(outcomes: Share, trace: Trace) -> None:
     """Add to the coverage whether each condition, and each `until`, was both true and not true at events of a test."""
     parts = [(v.name, i, p) for v in trace.pattern.variables for i, p in enumerate(parts_of(v.where))]
-    untils = {
-        trace.automaton.positions[w.target].variable: until
+    untils = {  # the conditions that stop the loop of a variable, or a group around it
+        (f"until {trace.automaton.positions[w.target].variable}", index): until
         for position in trace.automaton.positions
         for w in position.waits
         if w.target is not None
-        for until in w.untils
+        for index, until in enumerate(w.untils)
     }
-    parts += [(f"until {name}", 0, until) for name, until in untils.items()]
+    parts += [(*place, until) for place, until in untils.items()]
     for name, index, part in parts:
         for holds in (True, False):
             shown = f"{name}: {show_expr(part)} is {'true' if holds else 'not true'}"
-            # The values of parameters differ between tests, so the place of a condition is its name.
+            # The name is the place of the condition: its text has the values of parameters, which differ by test.
             outcomes.add(f"{name} {index} {holds}", shown, is_reached=(name, index, holds) in trace.covered.outcomes)
 
 

@@ -49,20 +49,20 @@ class _Tracer:
         self.pattern, self.events, self.interval, self.end_ms = pattern, events, interval, end_ms
         self.automaton: Automaton = build(pattern.structure)
         self.positions = self.automaton.positions
-        names = tuple(p.variable for p in self.positions)
-        self.conditions = Conditions(pattern, names, events)
+        variables = tuple(p.variable for p in self.positions)
+        self.conditions = Conditions(pattern, variables, events)
         self.start = Run(number=0, parent=None, position=0)  # the run that has taken no event
         self.runs: list[Run] = []
         self.matches: list[TracedMatch] = []
         self.misses: dict[int, list[tuple[Run, Miss]]] = {}  # by row of the event that did not fit the run
         self.steps = self.runs_count = 0
-        all_waits = [w for p in self.positions for w in p.waits]  # the transitions that a run can wait for
-        self.in_order = pattern.skip.in_order and pattern.skip.kind is not SkipKind.NONE  # emits the first start first
+        all_waits = [w for p in self.positions for w in p.waits]  # all transitions of the automaton
+        self.in_order = pattern.skip.in_order and pattern.skip.kind is not SkipKind.NONE  # emits in order of starts
         self.times_out = pattern.timeout_measures is not None
         # A deadline can give a match (of an absence, or in order) or a time-out, so deadlines are processed in order.
         self.has_deadlines = self.times_out or self.in_order or any(w.target is None for w in all_waits)
         is_strict = any(w.link is Link.NEXT or any(g.moment == "next" for g in w.guards) for w in all_waits)
-        self.counts_events = is_strict or self.in_order or pattern.within_events is not None  # by ordinal
+        self.counts_events = is_strict or self.in_order or pattern.within_events is not None  # skips foreign events
         self.within_ms = _whole(pattern.within_ms)
         self.within_events = _whole(pattern.within_events)
 
@@ -80,24 +80,24 @@ class _Tracer:
     # ------------------------------------------------------------------------------------------------ events
 
     def _on_event(self, event: TracedEvent) -> None:
-        """Process deadlines before the event, offer it to a new run and to open runs, and choose among the matches."""
+        """Process earlier deadlines, offer the event to a new run and the open runs, and choose among new matches."""
         if self.has_deadlines:
             self._expire(event.time_ms, event.ordinal)
             if self.within_events < _FOREVER:
                 self._expire_events(event)
-        before, live = len(self.matches), list(self.runs)
+        first_match, earlier_runs = len(self.matches), list(self.runs)
         if self.interval.from_ms <= event.time_ms < self.interval.starts_until_ms:  # new runs may begin
             self._offer(self.start, event)
-        for run in live:
+        for run in earlier_runs:
             if not run.open or run.awaits_emission:
-                continue
+                continue  # complete: a match that is emitted later, in order
             if run.expiry_ms <= event.time_ms:  # its window in time is over
                 self._close_expired(run)
             elif run.start_ordinal <= event.ordinal - self.within_events:  # its window in events is over
                 self._close_all(run, Why.EVENTS, event.time_ms, event.row)
             else:
                 self._offer(run, event)
-        self._apply_skip(before, event.time_ms)
+        self._apply_skip(first_match, event.time_ms)
         self.runs = [run for run in self.runs if run.open or run.awaits_emission]
 
     def _offer(self, run: Run, event: TracedEvent) -> None:
@@ -112,28 +112,28 @@ class _Tracer:
             if wait.link is Link.NEXT and wait.target is not None and event.ordinal != run.ordinal + 1:
                 self._close(run, Closing(index, Why.BETWEEN, event.time_ms, event.row))
                 continue
-            fits = 1 if is_start else self._check_gaps(run, wait.bounds, event)
-            if fits < 0:  # too late; 0 is too early
+            timing = 1 if is_start else self._check_gaps(run, wait.bounds, event)  # 1 in time, 0 early, -1 late
+            if timing < 0:
                 self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
                 continue
             is_closed = self._close_if_forbidden(run, index, event, before=True)
             # An absence is without a target and takes no event: any forbidden event breaks it.
             if is_closed or (wait.target is None and self._close_if_forbidden(run, index, event, before=False)):
                 continue
-            self._take_or_close(run, index, event, may_take=fits > 0)
+            self._take_or_close(run, index, event, may_take=timing > 0)
             if index in run.open:
                 self._close_if_forbidden(run, index, event, before=False)
 
     def _take_or_close(self, run: Run, index: int, event: TracedEvent, *, may_take: bool) -> None:
-        """Take the event if it matches the wait (a possible next step) and is not too early (`may_take`). Otherwise
-        close a wait that accepts only the very next event."""
+        """Take the event if it matches the wait (a possible next step of the run) and is not too early (`may_take`).
+        Otherwise close the wait if it accepts only the very next event."""
         wait = self.positions[run.position].waits[index]
         if may_take and wait.target is not None and self._fits_wait(run, index, event):
             self._take(run, index, event)
-            if wait.link is not Link.FOLLOWED_BY_ANY and not self._stays_open(run, wait):
+            if wait.link is not Link.FOLLOWED_BY_ANY and not self._stays_open(run, wait):  # one event is enough
                 self._close(run, Closing(index, Why.TAKEN, event.time_ms, event.row))
-        elif wait.link is Link.NEXT and wait.target is not None:  # without a target it waits for an absence
-            self._close(run, Closing(index, Why.CONDITION, event.time_ms, event.row))
+        elif wait.link is Link.NEXT and wait.target is not None:  # a target: it waits for an event, not an absence
+            self._close(run, Closing(index, Why.CONDITION, event.time_ms, event.row))  # it does not fit
         elif wait.link is Link.NEXT:  # `!x` as the very next event: this one is not x, so the absence is certain
             self._complete(run, event.time_ms, index)
             self._close(run, Closing(index, Why.CERTAIN, event.time_ms, event.row))
@@ -143,14 +143,14 @@ class _Tracer:
         return any(self.positions[run.position].waits[index].loop in wait.reopens for index in run.open)
 
     def _fits_wait(self, run: Run, index: int, event: TracedEvent) -> bool:
-        """Return True if the event matches the wait (a possible next step of the run); otherwise note why not."""
+        """Return True if the event matches the wait (a possible next step of the run). Otherwise record why not."""
         wait = self.positions[run.position].waits[index]
         assert wait.target is not None, "only asked of a wait that takes"
         variable = self.positions[wait.target].variable
         if not self.conditions.is_of_type(variable, event):
             return False
         failed = self.conditions.failed(variable, event, run)
-        stopped = any(self.conditions.holds(until, f"until {variable}", event, run) for until in wait.untils)
+        stopped = self.conditions.stops(wait.untils, variable, event, run)
         if not failed and not stopped:
             return True
         miss = Miss(index, event.row, failed, stopped)
@@ -161,24 +161,26 @@ class _Tracer:
         return False
 
     def _close_if_forbidden(self, run: Run, index: int, event: TracedEvent, *, before: bool) -> bool:
-        """Close the wait (possible next step) if a guard forbids the event; return True if one does. With `before`,
-        check the guards that apply before the event is taken ("before", "greedy"), otherwise "after", "next" (the very
-        next event only), "stop" (ends a loop), and "frees" (ends a greedy guard, by `run.freed`)."""
+        """Close the wait (possible next step) and return True if one of its guards forbids the event. With `before`,
+        check the guards that apply before the wait may take the event: "before" and "greedy". Otherwise check the
+        others. A "frees" guard forbids nothing: it records in `run.freed` the event that ends a greedy loop."""
         wait = self.positions[run.position].waits[index]
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
             if (guard.moment in ("before", "greedy")) != before:
-                continue
+                continue  # `before` asks for the other guards
             if guard.moment == "greedy" and any(stop in run.freed for stop in guard.unless):
-                continue
+                continue  # the greedy loop has been stopped, so it takes no more events
             if guard.moment == "stop" and self._stays_open(run, wait):
-                continue
+                continue  # the loop is over, but another open wait keeps this one open
             if guard.moment == "next" and event.ordinal != run.ordinal + 1:
-                continue
+                continue  # it forbids only the event directly after the run's last event
             if run is not self.start and self._check_gaps(run, guard.bounds, event) < 1:
                 continue  # too early or too late for the guard; the start has not yet a time to measure from
             if self.conditions.closes(guard, event, run):
                 if guard.moment != "frees":
+                    if guard.condition is not None and wait.target is not None:  # `until`: note it for the coverage
+                        self.conditions.stops(wait.untils, self.positions[wait.target].variable, event, run)
                     self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
                     return True
                 if run is not self.start and guard.condition is not None:
@@ -202,14 +204,14 @@ class _Tracer:
     # -------------------------------------------------------------------------------------------------- runs
 
     def _take(self, parent: Run, index: int, event: TracedEvent) -> None:
-        """Create the run that results when `parent` takes the event by a wait (a possible next step). It may be
-        complete at once. `counts` are events by position, in this loop; later gaps are measured from the rows in
-        `marks`."""
+        """Create the run that results when `parent` takes the event by a wait (a possible next step). The run may be
+        complete at once. `counts` has the events taken at each position since its loop was entered. `marks` has the
+        row of the event that began each group, because the time limits of a group are measured from there."""
         wait = self.positions[parent.position].waits[index]
         target = wait.target
         assert target is not None, "only a wait with a target takes"
         self.runs_count += 1
-        is_first = parent is self.start
+        is_first = parent is self.start  # the event begins a match
         child = Run(
             number=self.runs_count,
             parent=parent,
@@ -278,27 +280,27 @@ class _Tracer:
     def _expire(self, until_ms: int, events_count: int) -> None:
         """Process all deadlines up to `until_ms`, in order. The key's stream has had `events_count` events by then."""
         while True:
-            due_ms = min((r.expiry_ms for r in self.runs if r.open), default=_FOREVER + 1)
+            due_ms = min((r.expiry_ms for r in self.runs if r.open), default=_FOREVER + 1)  # the earliest deadline
             if due_ms > until_ms:
                 return
-            before = len(self.matches)
+            first_match = len(self.matches)
             for run in [r for r in self.runs if r.open and r.expiry_ms <= due_ms]:
-                self._close_missed_next(run, events_count)  # waits for the very next event, which has come
+                self._close_missed_next(run, events_count)  # its waits for the very next event, if that has come
                 if run.open:
                     self._close_due(run, until_ms=due_ms, at_ms=due_ms, why=Why.WITHIN, events_count=events_count)
-            self._apply_skip(before, due_ms)  # to the matches of this deadline
-            if due_ms >= _FOREVER:  # no later deadline
+            self._apply_skip(first_match, due_ms)  # choose among the matches of this deadline
+            if due_ms >= _FOREVER:  # no deadline is later
                 return
 
     def _expire_events(self, event: TracedEvent) -> None:
         """Close the runs whose window in events ends with the event."""
-        before = len(self.matches)
+        first_match = len(self.matches)
         for run in list(self.runs):
             if run.open and event.ordinal - run.start_ordinal >= self.within_events:
                 self._close_missed_next(run, event.ordinal)
                 if run.open:
                     self._close_due(run, _FOREVER + 1, event.time_ms, Why.EVENTS, event.ordinal)
-        self._apply_skip(before, event.time_ms)
+        self._apply_skip(first_match, event.time_ms)
 
     def _close_missed_next(self, run: Run, events_count: int) -> None:
         """Close the waits that accept only the very next event if that has come."""
@@ -311,18 +313,18 @@ class _Tracer:
                     self._close(run, Closing(index, Why.BETWEEN, at_ms, None if between is None else between.row))
 
     def _close_due(self, run: Run, until_ms: int, at_ms: int, why: Why, events_count: int) -> None:
-        """Close the waits of a run with a deadline up to `until_ms`: a wait for no event (absence) becomes a match at
-        `at_ms`, other waits a time-out. The key's stream has had `events_count` events by then."""
+        """Close the waits of a run whose deadline is at most `until_ms`. A wait for an absence makes the run a match at
+        `at_ms`, another wait makes it a time-out. The key's stream has had `events_count` events by then."""
         waits = self.positions[run.position].waits
         has_absence = ran_out = False
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:
             is_absence = waits[index].target is None
             if not is_absence and self._deadline_ms(run, waits[index]) >= _FOREVER >= until_ms:
-                continue  # without a window (a deadline) it stays open when the input ends
+                continue  # this wait has no deadline: it stays open when the input ends
             has_absence, ran_out = has_absence or is_absence, ran_out or not is_absence
             if is_absence:
                 self.conditions.covered.waits.add((run.position, index))
-            late = why is Why.WITHIN and self._is_late(run, waits[index])  # the time of the step, not of the match
+            late = why is Why.WITHIN and self._is_late(run, waits[index])  # the step's time, not the match's
             reason = Why.CERTAIN if is_absence else Why.LATE if late else why
             closed_ms = at_ms if is_absence else min(at_ms, self._deadline_ms(run, waits[index]))
             self._close(run, Closing(index, reason, closed_ms))
@@ -332,9 +334,9 @@ class _Tracer:
         run.is_reported = run.is_reported or is_new_timeout
         if has_absence and self.in_order:  # `skip … in order` emits the earliest start first
             self._complete(run, at_ms, None)
-            # The complete run waits to be emitted: after the last event's matches, and in the order of deadlines.
-            self.runs[-1].ordinal = events_count - 1  # of the last event
-            self.runs[-1].expiry_ms = _AFTER_FOREVER + at_ms  # larger than for runs that an event completed
+            # `runs[-1]` is the complete run: it is emitted after the last event's matches, by the order of deadlines.
+            self.runs[-1].ordinal = events_count - 1  # the number of the last event
+            self.runs[-1].expiry_ms = _AFTER_FOREVER + at_ms  # a sort key: later than runs that an event completed
             has_absence = False
         if has_absence or is_new_timeout:
             self._emit(run, at_ms, is_match=has_absence, is_timeout=is_new_timeout)
@@ -371,8 +373,8 @@ class _Tracer:
             self._choose_matches([m for m in self.matches[before:] if m.is_match], at_ms)
 
     def _choose_matches(self, candidates: list[TracedMatch], at_ms: int) -> None:
-        """Choose among the matches of one moment, the best first. With the pattern's `skip` a chosen match covers all
-        runs that started before a row, `covered_until`: drop their matches, and close them."""
+        """Choose among the matches of one moment, the best first. By the pattern's `skip`, a chosen match covers the
+        runs that started before the event in row `covered_until`: drop their matches, and close these runs."""
         while candidates:
             best = min(candidates, key=lambda match: self._preference(match.run))
             candidates.remove(best)
@@ -380,7 +382,7 @@ class _Tracer:
             for match in candidates:
                 if match.run.start_row < covered_until:
                     match.dropped_by = best.number
-                    if match.is_timeout:  # it was both: only its match is dropped
+                    if match.is_timeout:  # it was a match and a time-out: drop only the match
                         match.is_timeout = False
                         self._emit(match.run, match.detected_ms, is_match=False, is_timeout=True)
             candidates = [m for m in candidates if m.dropped_by is None]
@@ -388,7 +390,7 @@ class _Tracer:
 
     def _emit_in_order(self, at_ms: int) -> None:
         """Emit the complete runs of `skip … in order`, the earliest start first, while no open run started earlier.
-        After a match, matching goes on at a row: close the runs that started before it."""
+        An emitted match covers the runs that started before a certain event: close them."""
         while True:
             waiting = [run for run in self.runs if run.awaits_emission]
             if not waiting:

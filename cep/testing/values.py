@@ -52,15 +52,15 @@ def exact(high: float, low: float = 0.0) -> Twofold:
 
 
 def mean_of(numbers: Sequence[int | float], scale: int | None) -> Twofold | None:
-    """Compute the average of decimals with `scale` digits, or of floats (None), in two floats: equal to the engine's to
-    the last bit. A sum of floats gets its rounding errors. Decimals are summed in 32-bit halves, without overflow."""
+    """Compute the average of decimals with `scale` digits, or of floats (None), as a sum of two floats. It equals the
+    engine's average to the last bit, so decimals are summed as there: the upper and lower 32 bits separately."""
     if not numbers:
         return None
     count = exact(float(len(numbers)))
     if scale is None:
         total, rest = float(numbers[0]), _sum_error(0.0, float(numbers[0]))
         for number in numbers[1:]:
-            rest += _sum_error(total, number)
+            rest += _sum_error(total, number)  # the digits that the next line rounds away
             total += number
         return _twofold_quotient(_twofold_sum(total, rest), count)
     whole = [int(number) for number in numbers]
@@ -95,8 +95,8 @@ def compared(expr: Binary, event: Fields, bound: BoundFields) -> bool | None:
 
 
 def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
-    """Evaluate one side of a comparison with an average. A Twofold is a float and its rest, because a comparison of
-    rounded floats would be wrong at the last digit. Its error is at most a fixed share of its `error_scale`."""
+    """Evaluate one side of a comparison with an average, as a sum of two floats (Twofold). One float is not enough:
+    its rounding could change the order of the sides. The error is at most a fixed share of `error_scale`."""
     if is_average(expr):
         return _average(expr, event, bound)
     if not expr.type.is_float:
@@ -119,7 +119,7 @@ def side_of(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
             slot = value_of(expr, event, bound)
             if slot is None:
                 return None
-            plain = exact(float(slot))  # a float that was rounded before has a larger error
+            plain = exact(float(slot))  # its error is larger if the computation of the float has rounded
             return plain if is_exact_float(expr) else plain._replace(error_scale=plain.error_scale * FLOAT_ERROR)
 
 
@@ -202,7 +202,7 @@ class UnexplainedError(CepError):
 
 
 def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
-    """Evaluate an expression. An aggregate's argument reads each bound event; `event` has values of histories, too."""
+    """Evaluate an expression for an event (fields and values of histories) and the events bound so far, by variable."""
     match expr:
         case Const():
             return expr.value
@@ -229,12 +229,12 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
             holds = value_of(expr.condition, event, bound) is True
             return value_of(expr.then if holds else expr.otherwise, event, bound)
         case Call():
-            if expr.fn == IN_LIST:
+            if expr.fn == IN_LIST:  # whether a list has the value
                 return _value_from_engine(expr, event)
             if expr.fn in COLUMN_FUNCTIONS:
                 return _column_function(expr, event)
             return _call(expr, [value_of(argument, event, bound) for argument in expr.arguments])
-        case _:
+        case _:  # a history: an aggregate over past events
             return _value_from_engine(expr, event)
 
 
@@ -261,11 +261,11 @@ def _bound_field(expr: VarField, events: Sequence[Fields]) -> Slot:
 
 def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
     argument = expr.argument
-    if argument is None:
+    if argument is None:  # count(a): the events that the variable has bound
         return len(events)
     values = [v for v in (value_of(argument, event, {}) for event in events) if v is not None]
     if expr.fn in ("count", "distinct"):
-        return len(values) if expr.fn == "count" else len({_bits(v) for v in values})
+        return len(values) if expr.fn == "count" else len({_bits(v) for v in values})  # 0.0 and -0.0 are two
     numbers = [_number(v) for v in values]
     if expr.fn == "sum":
         return _sum(numbers, is_float=expr.type.is_float)
@@ -277,7 +277,7 @@ def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
     if expr.fn == "stddev":
         return spread_of(numbers, scale)
     mean = mean_of(numbers, scale)
-    return None if mean is None else mean.high
+    return None if mean is None else mean.high  # the nearest float
 
 
 def _average(expr: Expr, event: Fields, bound: BoundFields) -> Twofold | None:
@@ -329,22 +329,22 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
         return None
     if isinstance(left, str) or isinstance(right, str):
         return _COMPARE[expr.op](left, right)
-    x, z = _number(left), _number(right)
+    first, second = _number(left), _number(right)
     if expr.left.type.is_float or expr.right.type.is_float:
-        x, z = _as_float(x, expr.left.type), _as_float(z, expr.right.type)
+        first, second = _as_float(first, expr.left.type), _as_float(second, expr.right.type)
     if expr.op in _COMPARE:
-        return _COMPARE[expr.op](x, z)
-    if expr.op == "%":
-        return None if z == 0 else (abs(x) % abs(z)) * (-1 if x < 0 else 1)
+        return _COMPARE[expr.op](first, second)
+    if expr.op == "%":  # the remainder has the sign of the first operand
+        return None if second == 0 else (abs(first) % abs(second)) * (-1 if first < 0 else 1)
     if expr.op == "*":
-        return _bounded(x * z)
-    return _bounded(x + z if expr.op == "+" else x - z)
+        return _bounded(first * second)
+    return _bounded(first + second if expr.op == "+" else first - second)
 
 
 def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
     """Divide two numbers; the result is null if the divisor is 0. If both are counts of the same unit, such as cents,
     divide the counts, because they are exact. Otherwise divide the floats."""
-    units = same_units(expr.left, expr.right)
+    units = same_units(expr.left, expr.right)  # expressions of the two counts, or None
     sides = units or (expr.left, expr.right)
     left, right = (value_of(side, event, bound) for side in sides)
     if left is None or right is None:
@@ -383,7 +383,7 @@ def _column_function(expr: Call, event: Fields) -> Slot:
     if value is None:
         return None
     if not field.type.is_text:
-        zone = expr.arguments[1]
+        zone = expr.arguments[1]  # a function of a time has a time zone
         assert isinstance(zone, Const), "checked before"
         return int(of_times(expr.fn, str(zone.value), np.array([value], np.int64))[0])
     value_of_text: Slot = of_texts(expr, pa.array([value], TEXT))[0].as_py()
@@ -424,18 +424,18 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[float], Slot]] = {
 
 
 def _rounded(expr: Call, value: float) -> Slot:
-    """Apply floor, ceil or round (halves away from zero). A decimal, in its smallest units, gets fewer digits."""
+    """Apply floor, ceil or round (halves away from zero). A decimal is a count of small units, such as cents."""
     source = expr.arguments[0].type
     if source.is_float:
         digits = expr.arguments[1] if len(expr.arguments) > 1 else None
         return _rounded_float(expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0)
-    step: int = 10 ** (source.scale - expr.type.scale)  # small units in one of the result
+    units: int = 10 ** (source.scale - expr.type.scale)  # small units of the argument in one unit of the result
     whole = int(value)
     if expr.fn == "floor":
-        return whole // step
+        return whole // units
     if expr.fn == "ceil":
-        return -(-whole // step)
-    magnitude = (abs(whole) + step // 2) // step
+        return -(-whole // units)
+    magnitude = (abs(whole) + units // 2) // units
     return -magnitude if whole < 0 else magnitude
 
 

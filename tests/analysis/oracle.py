@@ -56,7 +56,7 @@ select
     (select median(last_t - hit.t) / 1000 from hit join fr using (fraud)) as seconds_ahead,
     (select count(*) from hit anti join others using (fraud)) as adds,
     (select coalesce(sum(part), 0) from spread where {rule}) as share,
-    (select count(*) from e) as events
+    (select count(*) from e, terms where e.t <= terms.mature_ms) as mature_events
 """
 
 
@@ -77,7 +77,9 @@ def views(
     connection.register("numbered", labels.append_column("n", pa.array(range(labels.num_rows))))
     connection.execute(_VIEWS.format(as_of=as_of_ms, maturity=maturity_ms))
     connection.execute("create view hit_all as from hit")
-    connection.execute(f"create view terms as select {as_of_ms}::bigint as as_of")
+    connection.execute(
+        f"create view terms as select {as_of_ms}::bigint as as_of, {as_of_ms - maturity_ms}::bigint as mature_ms"
+    )
     return connection
 
 

@@ -113,6 +113,7 @@ def _kinds(connection: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, A
 def _weeks(connection: Any, numbers: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     events = _rows(connection, f"""
         select {_WEEK.format("e.")} as week, count(*) as events, count(f.tx_id) as fraud_events,
+               count(*) filter (e.t <= (select mature_ms from terms)) as mature_events,
                quantile_cont(e.amount::double, [0.5, 0.95]) as amount from e left join f using (tx_id)
         group by 1 order by 1""")  # fmt: skip
     alerts = _rows(connection, f"""

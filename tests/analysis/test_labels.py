@@ -26,6 +26,7 @@ from cep.base.secrets import secret_keys
 from cep.columnar.batch import TEXT
 from cep.columnar.mapping import mapping_of
 from cep.columnar.tokens import token_of
+from cep.lang.load import load_text
 from cep.rulebook.deploy import deploy
 from cep.sources.inputs import Records
 from cep.sources.pieces import read_pieces
@@ -137,6 +138,15 @@ def test_keys_of_card_numbers_are_compared_as_tokens() -> None:
     assert label_events(events, labels, "card", None).fraud.tolist() == [0]
 
 
+def test_keys_of_an_enum_are_its_symbols() -> None:
+    schema = load_text("event pay { tx_id id  event_time time  shop enum(web, till) }").schema
+    columns = {"shop": pa.array([0, 1, 1], pa.int64())}
+    events = Events(schema, pa.array(["a", "b", "c"], TEXT), np.zeros(3, np.int16), np.arange(3), columns)
+    labels = labels_of_table(pa.table({"shop": ["till", "moon"]}), schema, "labels")
+    labelled = label_events(events, labels, "shop", None)
+    assert (labelled.fraud.tolist(), labelled.unmatched_count) == ([-1, 0, 0], 1)
+
+
 def test_a_column_of_kinds() -> None:
     table = pa.table({"tx_id": [1, 2, 3, 4], "fraud": ["0", "leaked", None, "true"]})
     labels = labels_of_column([table], "fraud", SCHEMA, {"leaked": True})
@@ -167,6 +177,8 @@ def test_words_of_labels() -> None:
     assert (labels.keys.to_pylist(), labels.kind.to_pylist()) == (["1"], ["odd"])
     with pytest.raises(UsageError, match="write WORD=fraud or WORD=honest"):
         label_words(["review=maybe"])
+    with pytest.raises(UsageError, match="REVIEW=fraud: the word means the other verdict, too"):
+        label_words(["review=honest", "REVIEW=fraud"])
     many = pa.table({"tx_id": range(1_200), "fraud": [f"text {number}" for number in range(1_200)]})
     with pytest.raises(UsageError, match="and more"):
         labels_of_column([many], "fraud", SCHEMA)
@@ -198,6 +210,9 @@ def test_files_of_labels(suffix: str, tmp_path: Path) -> None:
         (pa.table({"event_id": ["t1"], "reported_at": [1.5]}), "give times with a zone"),
         (pa.table({"event_id": ["t1"], "amount": ["much"]}), "amount is no number"),
         (pa.table({"event_id": ["t1", None]}), "1 rows without event_id"),
+        (pa.table({"event_id": ["t1"], "reported_at": [1_772_319_660]}), "1772319660, which are not milliseconds"),
+        (pa.table({"event_id": ["t1"], "reported_at": [1_772_319_660_000_000_000]}), "are not milliseconds"),
+        (pa.table({"event_id": ["t1"], "reported_at": pa.array([2**63], pa.uint64())}), "are not milliseconds"),
     ],
 )
 def test_labels_that_cannot_be_used_are_refused(table: pa.Table, reason: str) -> None:
@@ -303,11 +318,16 @@ def test_a_rule_that_reads_the_label_is_refused_until_it_is_allowed(tmp_path: Pa
     check_unread(allowed.history.deployment, replace(labels, fields=()))
 
 
-def test_fields_that_separate_frauds_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("maturity_ms", "least"), [(0, 500), (3 * DAY_MS // 2, 530)])
+def test_fields_that_separate_frauds_are_named(maturity_ms: int, least: int, tmp_path: Path) -> None:
+    """Also if half of the frauds are so recent that they do not count: they have the values, too."""
     errors = Console(record=True, width=300, file=(tmp_path / "errors").open("w"))
-    measurement = measured(history(60), tmp_path, "large", Terms(), errors)
+    table = history(60)
+    if maturity_ms:  # the frauds come last
+        table = table.set_column(1, "event_time", table["event_time"][::-1])
+    measurement = measured(table, tmp_path, "large", Terms(maturity_ms=maturity_ms), errors)
     printed = errors.export_text()
-    assert "warning: `amount >= 500.00` alone separates nearly all frauds" in printed
+    assert f"warning: `amount >= {least}.00` alone separates nearly all frauds" in printed
     assert "warning: `verdict == blocked` alone separates" in printed
     assert "warning: `reason is not null` alone separates" in printed
     few = measured(history(9), tmp_path, "large", Terms(), Console(quiet=True))

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from cep.analysis.labelled_events import LabelledEvents
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Terms, measure
 from cep.analysis.mine import EventSample, Link
-from cep.analysis.suggest import Suggested, Wanted, key_fields, sample_events, suggest
+from cep.analysis.sides import Sides, with_circles
+from cep.analysis.suggest import Suggested, Wanted, check_wanted, key_fields, sample_events, suggest
 from cep.base.errors import UsageError
 from cep.base.schema import Kind, Type
 from cep.columnar.texts import different_texts
@@ -34,6 +36,7 @@ from tests.analysis.planted import FORMS, is_found
 from tests.analysis.planted import suggested as suggested_of
 from tests.bench.peer_data import upsert
 from tests.columnar.common import COUNT, assert_crafted_cost_what_others_do
+from tests.columnar.protected import KEYS
 from tests.seeds import RELEASE
 
 # Suggestions: planted sequences come back as patterns that find them on later time, with tests that pass.
@@ -102,10 +105,10 @@ def planted(seed: int, frauds: int = 60, count: int = 9_000, days: int = 60) -> 
     return table_of(rows)
 
 
-def learned(table: pa.Table, folder: Path) -> tuple[Events, LabelledEvents, Any]:
+def learned(table: pa.Table, folder: Path, base: str = BASE) -> tuple[Events, LabelledEvents, Any]:
     path = folder / "events.parquet"
     pq.write_table(table, path)
-    deployment = deploy([upsert(BASE, "any")])
+    deployment = deploy([upsert(base, "any")])
     labels = labels_of_column([table], "is_fraud", deployment.schema)
     pieces_of = partial(read_pieces, path)
     fields = tuple(name for name in deployment.schema.columns() if name not in ("tx_id", "event_time"))
@@ -309,9 +312,14 @@ def first_of_two(draw: random.Random) -> list[list[dict[str, Any]]]:
     return runs
 
 
-def test_a_fraud_that_the_next_event_gives_away_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["string", "string sensitive"])
+def test_a_fraud_that_the_next_event_gives_away_is_found(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CEP_SECRETS", KEYS)
     draw = random.Random(7)
-    events, labelled, pieces_of = learned(spread(draw, 40, first_of_two(draw)), tmp_path)
+    base = BASE.replace("card_id     string", f"card_id     {key}")
+    events, labelled, pieces_of = learned(spread(draw, 40, first_of_two(draw)), tmp_path, base)
     answer = suggest(events, labelled, pieces_of, "card_id", Wanted(2, 1, 0.8))
     (best,) = answer.suggestions
     assert " -> s2" in best.text
@@ -324,11 +332,18 @@ def test_nothing_to_learn_from(tmp_path: Path) -> None:
     events, labelled, pieces_of = learned(planted(1, frauds=0, count=300), tmp_path)
     with pytest.raises(UsageError, match="is known in the first part of the time"):
         suggest(events, labelled, pieces_of, "card_id", Wanted(3, 3, 0.8))
+    columns = {**events.columns, "card_id": pa.nulls(len(events), pa.large_string())}
+    with pytest.raises(UsageError, match="no fraud with a card_id is known in the first part of the time"):
+        suggest(replace(events, columns=columns), labelled, pieces_of, "card_id", Wanted(3, 3, 0.8))
     with pytest.raises(UsageError, match="--key nobody is no field"):
         suggest(events, labelled, pieces_of, "nobody", Wanted(3, 3, 0.8))
     floats = load_text("event pay { tx_id id  event_time time  speed float? }").schema
     with pytest.raises(UsageError, match=r"--key speed: a key cannot be of type float\?; use an id"):
         key_fields("speed", ["speed"], floats)
+    with pytest.raises(UsageError, match="--exclude card_id is a field of the key"):
+        suggest(events, labelled, pieces_of, "card_id", Wanted(3, 3, 0.8, exclude=("card_id",)))
+    with pytest.raises(UsageError, match="did you mean Europe/Berlin"):
+        check_wanted(Wanted(3, 3, 0.8, zone="Europe/Berln"))
 
 
 def test_frauds_that_were_reported_later_are_not_mined(tmp_path: Path) -> None:
@@ -360,8 +375,18 @@ _INNER = (("night", 1), ("cycle", 0))
         for seed in range(2)
     ],
 )
-def test_planted_frauds_are_found(form: str, seed: int, tmp_path: Path) -> None:
+def test_planted_frauds_are_found(form: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Sides] = []
+
+    def kept(*given: Any) -> Sides:
+        made.append(with_circles(*given))
+        return made[-1]
+
+    monkeypatch.setattr(suggest_module, "with_circles", kept)
     answer = suggested_of(form, seed, tmp_path)
+    for sides in made:  # labels are those of the events of which sides were made
+        assert {len(values) for values in (sides.labelled.money, sides.labelled.record)} == {len(sides.events)}
+        assert sides.labelled.records_count(sides.labelled.fraud >= 0) <= sides.source_row.max() + 1
     assert is_found(answer), [each.reason for each in answer.rejected]
     assert ("produce" in answer.text) is (form in ("passed", "cycle", "ring"))
     assert "produce  transfer_passed" in answer.text or form not in ("cycle", "ring")

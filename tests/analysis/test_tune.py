@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from cep.analysis import sweep
-from cep.analysis.backtest import judge, parts_of_time, whole_time
+from cep.analysis.backtest import check_frauds, judge, parts_of_time, whole_time
 from cep.analysis.labels import labels_of_column, labels_of_table
 from cep.analysis.measure import Terms, measure
 from cep.analysis.tune import Aim, Objective, Tuned, compare, tune
 from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MAX
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
 from cep.lists.store import ListStore
@@ -152,6 +154,12 @@ def test_planted_thresholds_are_found(tmp_path: Path) -> None:
         ("train", True, True), ("validation", True, True), ("test", True, True),
     ]  # fmt: skip
     assert {len(column) for column in best.tried.values()} == {best.settings_count}
+
+
+def test_without_a_threshold_each_setting_is_replayed(tmp_path: Path) -> None:
+    params = {"large": 100.0, "least": 1, "times": 1.0, "back": "5 d"}
+    best = tuned("spend", payments(1)[0], tmp_path, params, {"back": "2 d,5 d"}, Aim("f1"))
+    assert (best.way, best.tried["back"]) == ("replayed", ["2 d", "5 d"])
 
 
 @pytest.mark.parametrize("objective", ["f1", "recall", "money"])
@@ -289,6 +297,10 @@ def test_thresholds_know_their_direction() -> None:
     assert spend == (sweep.Axis("large", (1.0, 3.0), True), sweep.Axis("back", ("2 d", "1 d"), False))
     (small, _) = sweep.axes_of(pattern["pair"], {"small": 8.0, "large": 100.0}, {})
     assert (small.values[0], small.values[-1], len(small.values)) == (32.0, 2.0, 21), "larger lets more through"
+    (times,) = sweep.axes_of(pattern["spend"], {"times": 1.0}, {"times": "1.23456,1"})
+    assert times.values == (1.0, 1.23456), "a value is tried as it is written"
+    (times,) = sweep.axes_of(pattern["spend"], {"times": 1.0}, {"times": "1000.1..1000.3/3"})
+    assert times.values == (1000.1, 1000.2, 1000.3)
     both = sweep.axes_of(pattern["both"], {}, {"small": "1,2", "large": "3,4"})
     assert [axis.is_threshold for axis in both] == [False, True], "`small` loosens one condition and tightens the other"
 
@@ -383,8 +395,35 @@ def test_what_cannot_be_tried(tries: Mapping[str, str], reason: str) -> None:
         sweep.axes_of(load_text(PATTERNS, "p").patterns["planted"], {"large": 100.0, "least": 1}, tries)
 
 
-def test_parts_of_the_time_have_gaps(tmp_path: Path) -> None:
-    bench, _, _ = bench_of("planted", planted(2), tmp_path, {})
+def test_values_have_the_type_of_the_parameter_and_keep_its_bounds() -> None:
+    head = "pattern small(large: int = 5 in 1 .. 9, only: bool = true) by card_id"
+    text = f"{SOURCE}\n{head} {{ seq t  where t: pay amount > large and only }}"
+    small = load_text(text, "p").patterns["small"]
+    large, only = sweep.axes_of(small, {"large": 5, "only": True}, {"large": "8,9,10", "only": "true,false"})
+    assert (large.values, only.values) == ((8, 9), (True, False))
+    with pytest.raises(UsageError, match=r"--try large=10,20: no value is within the bounds"):
+        sweep.axes_of(small, {"large": 5, "only": True}, {"large": "10,20"})
+
+
+@pytest.mark.parametrize(
+    ("terms", "reason"),
+    [
+        ({"objective": "Recall"}, "objective Recall: write one of f1, recall, money"),
+        ({"objective": "money", "review_cost": float("nan")}, "review_cost nan: write a finite number"),
+    ],
+)
+def test_what_cannot_be_aimed_at(terms: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        Aim(**terms)
+
+
+@pytest.mark.parametrize("earlier_days", [0, 40_000])
+def test_parts_of_the_time_have_gaps(earlier_days: int, tmp_path: Path) -> None:
+    events = planted(2)
+    place = events.column_names.index("event_time")
+    times = pc.subtract(events["event_time"].cast(pa.int64()), earlier_days * DAY_MS)  # also before 1970
+    events = events.set_column(place, "event_time", times.cast(pa.timestamp("ms", "UTC")))
+    bench, _, _ = bench_of("planted", events, tmp_path, {})
     train, validation, test = bench.parts
     assert validation.from_ms - train.until_ms == test.from_ms - validation.until_ms == DAY_MS // 2
     assert (train.days, validation.days, test.days) == pytest.approx((12, 3.5, 3.5), rel=0.01)
@@ -496,6 +535,9 @@ def test_a_part_without_fraud_is_refused_with_its_number(tmp_path: Path) -> None
     bound = bench.deployment([{}]).rulebook.deployed()[0].pattern
     with pytest.raises(UsageError, match=r"no fraud was known in validation when it ended: train \(.*n = \d+ frauds"):
         tune(bench, pattern, bound, sweep.axes_of(pattern, bench.record.params, TRIES), Aim("f1"))
+    late = [replace(part, until_ms=TIME_MS_MAX) for part in bench.parts]  # as without any event
+    with pytest.raises(UsageError, match="to 9000-01-01"):
+        check_frauds(late)
 
 
 def test_equal_settings_differ_by_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -21,7 +22,8 @@ from cep.cli import main as cli
 from cep.columnar.decode import KEY_SEPARATOR
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
-from tests.api.frames import EVENT, KINDS, PATTERN, payments
+from tests.api.frames import EVENT, KINDS, PATTERN, payments, write_rules
+from tests.bench.peer_data import upsert
 from tests.output_of import OutputOf
 from tests.rule_files import rule_text
 from tests.runners.laundering import NAMES, SOURCE, circles, transfers
@@ -73,6 +75,50 @@ def test_measures_have_the_types_of_the_pattern(alerts: cep.Alerts) -> None:
     assert table["at"].to_pylist() == [ids[event_id] for event_id in hits]
     with pytest.raises(cep.CepError, match="did you mean small_then_large"):
         alerts.measures("small_then_larger")
+
+
+def test_measures_of_versions_with_other_types(tmp_path: Path) -> None:
+    folder, control = write_rules(tmp_path / "rules"), tmp_path / "control.jsonl"
+    for value, type_ in (("hit.tries", pa.float64()), ("hit.country", None)):
+        source = EVENT + PATTERN.replace("score = hit.score", f"score = {value}")
+        record = upsert(source, "small_then_large")
+        change = {"version": 2, "effective_at": "2026-03-01T01:00:00Z"}
+        control.write_bytes(record.model_copy(update=change).to_json())
+        alerts = cep.load(folder, control=control).match(payments(), cores=1)
+        assert set(alerts.table["version"].to_pylist()) == {1, 2}
+        if type_ is None:
+            with pytest.raises(cep.CepError, match="values of other types under one name"):
+                alerts.measures("small_then_large")
+        else:
+            assert alerts.measures("small_then_large").schema.field("score").type == type_
+
+
+def test_a_measure_with_the_name_of_another_column() -> None:
+    source = "pattern p by card_id { seq a where a: payment emit version = a.tries, alert_id = a.amount }"
+    alerts = cep.parse(EVENT + source).match(payments(), cores=1)
+    assert alerts.measures("p").column_names == ["alert_id", "version", "version#2", "alert_id#2"]
+    assert alerts.measures("p")["version#2"].to_pylist() != alerts.measures("p")["version"].to_pylist()
+    with pytest.raises(cep.CepError, match="did you mean `version#2`"):
+        alerts.spread("p", "version")
+
+
+def test_an_event_ahead_of_the_clock_is_no_reason_for_an_alert() -> None:
+    late = pc.add(payments()["event_time"], pa.scalar(timedelta(days=36_500)))
+    table = payments().set_column(1, "event_time", late)
+    rules = cep.parse(EVENT + "pattern p by tries { seq a where a: payment }")
+    with pytest.warns(cep.RejectedRecordsWarning, match="as ahead"):
+        assert len(rules.match(table, cores=1)) == 0
+    answer = rules.why_not("p", table["tries"][0].as_py(), table)
+    assert not answer.is_alert
+    assert "set aside as dated ahead of the clock: " in str(answer)
+
+
+def test_an_alert_of_the_future_is_explained(rules: cep.Rules) -> None:
+    late = pc.add(payments()["event_time"], pa.scalar(timedelta(days=36_500)))
+    table = payments().set_column(1, "event_time", late)
+    lone = "pattern p by card_id { seq a -> !b within 1 h where a: payment b: payment tries > 99 }"
+    alerts = cep.parse(EVENT + lone).match(table, ahead_max="off", cores=1)
+    assert alerts.why(0).is_alert
 
 
 def test_measures_of_a_rule_without_alerts(rules: cep.Rules) -> None:
@@ -242,7 +288,7 @@ def test_the_events_behind_an_alert_are_those_of_the_circle(place: Path, chain: 
     table = transfers(1, 120)
     by_id = {row["tx_id"]: row for row in table.to_pylist()}
     rules_of_job = GivenRules.read(place / "rules", None)
-    produced = produce(rules_of_job, read_pieces(place / "transfers.parquet", rules_of_job.deployment.schema))
+    produced = produce(rules_of_job, read_pieces(place / "transfers.parquet", rules_of_job.deployment.schema), None)
     alerts = chain.match(table)
     assert len(alerts) >= len(circles(table)) > 0
     for alert in alerts.table.to_pylist():

@@ -239,6 +239,8 @@ def test_report_and_prune_are_those_of_the_verbs(tmp_path: Path) -> None:
         quality.report(tmp_path / "page.txt")
     with pytest.raises(cep.CepError, match="a share of the frauds"):
         quality.prune(tolerance=2)
+    with pytest.raises(cep.CepError, match="a number of alerts a day"):
+        quality.prune(budget=float("nan"))
 
 
 def test_suggest_in_python(tmp_path: Path) -> None:
@@ -267,8 +269,43 @@ def test_tune_proposes_what_the_verb_does(has_list: bool, tmp_path: Path) -> Non
     terms: dict[str, Any] = {"tries": {"small": "1..5/5"}, "gap": "1 s", "episodes": "0s", "cores": 2}
     best = cep.load(folder).tune("small_then_large", table, "is_fraud", **terms)
     assert orjson.loads(orjson.dumps(best)) == orjson.loads((tmp_path / "tuned.json").read_bytes())
+    one: Any = {"small": 3}
+    assert cep.load(folder).tune("small_then_large", table, "is_fraud", **{**terms, "tries": one}).tried["small"]
     with pytest.raises(cep.CepError, match="has no rule small_then_larg; did you mean small_then_large"):
         cep.load(folder).tune("small_then_larg", table, "is_fraud")
+    with pytest.raises(cep.CepError, match="the history has no events"):
+        cep.load(folder).tune("small_then_large", table.slice(0, 0), "is_fraud")
+
+
+@pytest.mark.parametrize(
+    ("param", "condition"),
+    [
+        ("within_: duration = 36 h", "count(payment over within_) >= 0"),
+        ("way: enum(approved, declined) = approved", "status != way or status == way"),
+    ],
+)
+def test_a_default_of_another_parameter_is_no_obstacle(param: str, condition: str, tmp_path: Path) -> None:
+    """A duration of two units and a symbol are given to each replay, as a rule's file has them."""
+    head = f"pattern any(large: decimal(2) = 500.00, {param}) by card_id"
+    rules = cep.parse(f"{EVENT}{head} {{\n  seq t\n  where t: payment amount > large and ({condition})\n}}\n")
+    best = rules.tune("any", labelled(), "is_fraud", tries={"large": "400,500"}, gap="1 s", episodes="0s", cores=2)
+    assert best.present == {"large": 500.0}
+    page = rules.backtest(labelled(), "is_fraud", cores=2).report(tmp_path / "page.html", thresholds=["any"])
+    curves = {
+        each["param"]: each["points"] for each in orjson.loads(page.with_suffix(".json").read_bytes())["thresholds"]
+    }
+    values = [round(24 * point["value"]) for point in curves.get("within_", ())]
+    assert 36 in values or "within_" not in param
+    assert len(values) in (0, 21), "also the values of two units"
+
+
+@pytest.mark.parametrize(
+    ("form", "days"), [("a{3,} within 7 d", 7), ("a{3,} within 3 h", 1), ("a -> b within 3 h", 0.125)]
+)
+def test_no_match_spans_two_parts_of_a_tuning(form: str, days: float) -> None:
+    other = " b: payment" if "b" in form.partition(" within")[0] else ""
+    rules = cep.parse(f"{EVENT}pattern any by card_id {{\n  seq {form}\n  where a: payment{other}\n}}\n")
+    assert rules._one_rule("any").gap_ms == days * 86_400_000
 
 
 def labelled_folder(tmp_path: Path) -> tuple[Path, list[str], pa.Table]:

@@ -4,10 +4,12 @@ import json
 import random
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -340,6 +342,41 @@ def test_a_column_of_texts_and_numbers_is_drafted_as_texts_and_matched() -> None
     assert len(rules.match(frame, columns=draft.columns, cores=1, **forms)) == 120
 
 
+def test_labels_and_features_of_a_frame_with_a_column_of_texts_and_numbers() -> None:
+    frame = pd.DataFrame({
+        "tx_id": ["a", "b", "c"], "event_time": pd.to_datetime([0, 1, 2], unit="s", utc=True), "card_id": ["x"] * 3,
+        "amount": [10.0, 20.0, 1.0], "is_fraud": [1, "no", None], "note": [1, "z", 2.5],
+    })  # fmt: skip
+    declared = "event pay { tx_id id  event_time time  card_id string  amount decimal(2) }"
+    rules = cep.parse(declared + " pattern p by card_id { seq a where a: pay amount > 5.00 }")
+    assert rules.backtest(frame, "is_fraud").figures.about["fraud_events"] == 1
+    labels = pd.DataFrame({"event_id": ["a", 5], "label": [1, "no"]})
+    assert rules.backtest(frame, labels).figures.about["fraud_events"] == 1
+    features = cep.features(frame, {"n": "count(pay over 1 h by card_id)"}, declare=declared)
+    assert features["note"].tolist() == ["1", "z", "2.5"]
+    assert features["n"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "kind"),
+    [
+        (pa.array([Decimal("100.25"), Decimal(3)], pa.decimal128(38, 18)), "decimal(2)"),  # 64 bits have no 18 digits
+        (pa.array([Decimal("1.25"), Decimal(3)], pa.decimal128(38, 18)), "decimal(18)"),
+        (pa.array([Decimal(10) ** 30, Decimal(3)], pa.decimal128(38, 2)), "no field can have"),
+        (pa.array([5.000001, 3.25]), "float"),
+        (pa.array([0.1, 3.25], pa.float32()), "decimal(2)"),
+        (pa.array([2**64 - 1, 7], pa.uint64()), "string"),
+        (pa.array([2**63 - 1, 7], pa.uint64()), "int"),
+    ],
+)
+def test_the_drafted_type_has_all_values(amounts: pa.Array, kind: str) -> None:
+    table = pa.table({"id": ["a", "b"], "event_time": pa.array([0, 1], pa.timestamp("ms", "UTC")), "amount": amounts})
+    draft = cep.describe(table, "pay")
+    assert kind in next(line for line in draft.text.splitlines() if "amount" in line)
+    alerts = cep.parse(draft.text + " pattern p by id { seq a where a: pay }").match(table, cores=1)
+    assert alerts.set_aside == []
+
+
 def test_other_times_and_dates_are_drafted_too() -> None:
     opened = pa.array([None, *range(239)], pa.timestamp("s", "UTC"))
     table = payments().append_column("opened", opened).append_column("expiry", pa.array([20_000] * 240, pa.date32()))
@@ -361,6 +398,9 @@ def test_a_query_without_an_id_and_a_frame_without_a_time_are_refused() -> None:
         cep.describe(pl.DataFrame(without_id).lazy())
     with pytest.raises(cep.CepError, match="no column is of times"):
         cep.describe(payments().drop_columns(["event_time"]))
+    for name in ("card payment", "1st", "by"):
+        with pytest.raises(cep.CepError, match=f"`{name}` cannot name an event type"):
+            cep.describe(payments(), name)
 
 
 def test_a_day_and_the_time_of_the_day_are_one_time_under_any_names() -> None:

@@ -354,6 +354,8 @@ def test_rules_as_they_were_in_a_commit(tmp_path: Path) -> None:
     assert before.problems == ()
     assert before.match(payments(), cores=1).table.num_rows > now.match(payments(), cores=1).table.num_rows
     assert now.diff(before, payments(), cores=1).lost.num_rows > 0
+    with pytest.raises(cep.CepError, match="gone cannot be read"):
+        cep.load(f"{folder}@HEAD", control="gone")
     with pytest.raises(cep.CepError, match="no commit HEAD~7"):
         cep.load(f"{folder}@HEAD~7")
     with pytest.raises(cep.CepError, match="no commit HEAD"):

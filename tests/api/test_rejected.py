@@ -64,13 +64,20 @@ def test_a_notebook_shows_the_top_reason() -> None:
         assert "8 of 8 records (100.00%) were rejected, 8 of them as wrong_value: field `amount`: " in text
 
 
-@pytest.mark.parametrize("form", ["frame", "csv", "jsonl"])
+# In place of the second record: without an id, and followed by a line that is no record.
+JSON_LINES = {
+    "broken": b'{"i": null}\n{broken', "two objects": b'{"i": null}\n{"i": "8"} {"i": "9"}',
+    "bytes": b'{"i": null, "card": "\xff"}', "half": b'{"i": null, "card": "\\ud83d"}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["frame", "csv", *JSON_LINES])
 def test_features_of_a_rejected_record_are_null(form: str, tmp_path: Path) -> None:
     rows = [ROWS[0], {**ROWS[1], "i": None}, ROWS[2]]
     events: Any = pa.Table.from_pylist(rows)
-    if form == "jsonl":
+    if form in JSON_LINES:
         events = tmp_path / "e.jsonl"
-        events.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{broken\n")
+        events.write_bytes(b"\n".join([json.dumps(rows[0]).encode(), JSON_LINES[form], json.dumps(rows[2]).encode()]))
     if form == "csv":
         events = tmp_path / "e.csv"
         lines = [",".join("" if v is None else str(v) for v in row.values()) for row in rows]

@@ -78,6 +78,11 @@ def test_a_folder_that_stays_open_is_bounded_and_closed(folder: Path) -> None:
     before = _open_count()
     with Folder(folder / "inner", folder) as opened, pytest.raises(UnreadableError, match="limit of 5"):
         opened.read("a.txt", 5)
+    (folder / "a.txt").write_text("other")
+    other = os.open(folder, os.O_RDONLY)  # gets the number of the closed descriptor
+    assert opened.read("a.txt", 6) == b"inside"
+    opened.close()
+    os.close(other)
     with Folder(folder / "nothing", folder) as lost, pytest.raises(UnreadableError, match="no such file"):
         lost.read("a.txt", 5)
     with Folder(folder / "out", folder) as outside, pytest.raises(UnreadableError, match="not below"):
@@ -289,18 +294,20 @@ SHAPES = (
     'id = "a"\nversion = 1\nparams = { large = 1.5, other = "}" } # large = 1.5\n',
     'id = """\n[params]\nlarge = 1.5\nversion = 1\n"""\nversion = 1\n["params"]\nlarge=1.5#x\n',
     'id = "a"\r\nversion = 1\r\n\r\n[params]\r\nxlarge = 3\r\nlarge = 1.5\r\n[params.more]\r\nlarge = 7\r\n',
+    'id = "a"\nversion = 1\n[other]\nlarge = 1\n[params]\nlarge = 1\n',
     'id = "a"\nversion = 1\n[other]\nx = 1\n[params]\n# large = 3\nlarge = "7 d" # "q"\n',
 )
 
 
 @pytest.mark.parametrize("text", SHAPES)
-@pytest.mark.parametrize("value", [2.5, 3, "7 d", True, 'a "b" # c'])
+@pytest.mark.parametrize("value", [2.5, 3, "7 d", True, 'a "b" # c\x7f'])
 @pytest.mark.parametrize("name", ["large", "extra"])
 def test_one_value_changes_and_all_other_text_stays(text: str, value: object, name: str) -> None:
     changed = with_value(text, ("params", name), value)
     expected = tomllib.loads(text)
     expected["params"][name] = value
     assert tomllib.loads(changed) == expected
+    assert type(tomllib.loads(changed)["params"][name]) is type(value)
     assert with_value(changed, ("params", name), value) == changed
     before, after = text.splitlines(keepends=True), changed.splitlines(keepends=True)
     assert len([line for line in before if line not in after]) <= 1, "one line at most is another one"
@@ -319,6 +326,8 @@ def test_a_version_is_that_of_the_rule_in_any_shape(text: str) -> None:
 def test_a_missing_table_is_added_and_what_fits_nowhere_is_refused() -> None:
     assert with_value('id = "a"\n', ("params", "large"), 5.0) == 'id = "a"\n\n[params]\nlarge = 5.0\n'
     assert with_value("params = {}\n", ("params", "large"), 5) == "params = { large = 5 }\n"
+    assert with_value("[params]\nlarge = 1\n", ("version",), 2) == "version = 2\n[params]\nlarge = 1\n"
+    assert with_value("", ("version",), 2) == "version = 2\n"
     with pytest.raises(ValueError, match="`params` is not a table"):
         with_value("params = 1\n", ("params", "large"), 5)
     with pytest.raises(ValueError, match="no place for"):

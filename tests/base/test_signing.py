@@ -3,6 +3,7 @@
 import hashlib
 import json
 import stat
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ def test_a_key_is_private_and_reads_back(tmp_path: Path) -> None:
     assert is_signed(b"text", read_key(path).sign(b"text"), key.public)
     with pytest.raises(UsageError, match="name another file"):
         new_key(path)
+    (tmp_path / "bob.pub").write_text("of another key")
+    with pytest.raises(UsageError, match=r"bob\.pub cannot be made"):
+        new_key(tmp_path / "bob.pem")
+    assert not (tmp_path / "bob.pem").exists(), "no private key stays without its public one"
 
 
 def test_a_passphrase_is_asked_for(tmp_path: Path) -> None:
@@ -132,8 +137,17 @@ def test_a_whole_chain_is_whole() -> None:
     assert problems(lines, head) == problems(lines) == problems([]) == problems([], Head()) == ()
     assert sorted(lines) == lines, "so the files of a job have them in order"
     assert all(is_audit(line) for line in lines)
-    # A job that delivers at least once may write its last lines twice.
-    assert problems([*lines[:3], lines[2], *lines[3:]], head) == ()
+
+
+def test_the_last_lines_may_come_again_up_to_the_last_one() -> None:
+    """A job that delivers at least once writes them again after a crash, from its last commit on."""
+    head, lines = chain_of(4)
+    for first, second, end in product(range(4), range(4), range(1, 5)):
+        if max(first, second) < end:
+            assert problems([*lines[:end], *lines[first:end], *lines[second:]], head) == ()
+            copied = [*lines[:end], lines[first], *lines[end:]]
+            assert bool(problems(copied, head)) == (first + 1 < end), "a copy of an earlier line alone"
+            assert bool(problems([*lines, *lines[first : end - 1]], head)) == (first < end - 1)
 
 
 def test_the_end_is_missed_with_the_head_only() -> None:

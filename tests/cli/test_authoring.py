@@ -88,6 +88,12 @@ def test_a_file_with_mistakes_is_left_alone(tmp_path: Path, capsys: pytest.Captu
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, output_of: OutputOf) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(UNTIDY))
     assert output_of(main(["fmt", "-"])).out == TIDY
+    text, written = "# Gr\u00f6\u00dfe\nlist l = [1]\n".encode(), io.BytesIO()
+    with monkeypatch.context() as in_ascii:
+        in_ascii.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
+        in_ascii.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+        assert main(["fmt", "-"]) == 0
+        assert written.getvalue() == text
     monkeypatch.setattr("sys.stdin", io.StringIO("list l = ["))
     assert "error[CEP105]" in output_of(main(["fmt", "-"]), 1).err
 
@@ -215,10 +221,18 @@ def test_a_pattern_that_cannot_be_planned_is_a_finding(planned: str, output_of: 
     out = output_of(main(["plan", planned]), 1).out
     assert "cannot be compiled: the parameter `least` has no default" in out
     assert "pattern q by card_id" in out
+    assert "`least`" in output_of(main(["plan", planned, "--set", "least=--5"]), 1).out
 
 
 @pytest.mark.parametrize(
-    "options", [["--pattern", "pp"], ["--set", "least"], ["--events", "0"], ["--svg", "x.svg", "--set", "least=2"]]
+    "options",
+    [
+        ["--pattern", "pp"],
+        ["--set", "least"],
+        ["--set", "least=2", "--set", "least=3"],
+        ["--events", "0"],
+        ["--svg", "x.svg", "--set", "least=2"],
+    ],
 )
 def test_usage(planned: str, options: list[str]) -> None:
     assert main(["plan", planned, *options]) == 2

@@ -22,6 +22,8 @@ from cep.rulebook.files import change_path, read_rules, write_change
 from cep.rulebook.trust import Signable, with_nonce
 from cep.runners.embedded.opening import STORE_PART, StoreSettings, store_folder
 from cep.runners.handover.erase import has_other_tokens, ways_to_write
+from cep.runners.live_checkpoint import read_progress
+from cep.runners.meanings import open_runs
 from cep.state.savepoints import read_entries
 from cep.state.store import KeyRange
 from cep.step.rules import apply_records
@@ -274,6 +276,10 @@ def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, outp
             assert_absent(gone, iter(stored_portably(folder / "job", tmp_path / "proof-2")))
         (folder / "events" / "2.jsonl").write_bytes(events(2, 120, 120) + last_event() + b"\n")
         run(rules, folder)
+        output_of.read()
+        state = json.loads(output_of(main(["job", "state", "--checkpoint", str(folder / "job"), "--json"])).out)
+        totals = read_progress(folder / "job")[1]
+        assert totals["runs"] == state["runs"] == sum(open_runs(totals).values())
     whole, erased = alerts_of(tmp_path / "whole" / "alerts"), alerts_of(tmp_path / "erased" / "alerts")
     assert [alert for alert in whole if alert[0] not in gone] == [alert for alert in erased if alert[0] not in gone]
     assert len({key for key, _ in erased}) == len(NUMBERS)  # the erased keys begin again
@@ -319,6 +325,14 @@ pattern pairs by (card, shop) {
 """
 
 
+SHOPS = ("s1", "s2")
+PAIRS = [
+    orjson.dumps({"tx_id": f"t{i}", "event_time": START_MS + i, "card": NUMBERS[i % 3], "shop": SHOPS[i % 2],
+                  "amount": 9})
+    for i in range(12)
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("is_signed", [True, False])
 def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_signed: bool
@@ -330,17 +344,11 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     write_change(change_path(rules, record), [upsert_by_two(record)])
     signers = write_signers(rules / "signed" / "signers.toml")
     (tmp_path / "events").mkdir()
-    shops = ("s1", "s2")
-    lines = [
-        orjson.dumps({"tx_id": f"t{i}", "event_time": START_MS + i, "card": NUMBERS[i % 3], "shop": shops[i % 2],
-                      "amount": 9})
-        for i in range(12)
-    ]  # fmt: skip
-    (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(PAIRS) + b"\n")
     flags = ["--signers", str(signers), "--root-key", ROOT.public] if is_signed else []
     gone = [
         key_of((secret_keys()[0].token("pan", number.encode()), shop))
-        for number, shop in zip(NUMBERS, shops, strict=False)
+        for number, shop in zip(NUMBERS, SHOPS, strict=False)
     ]
     snoozes = [
         SnoozeRecord(id="pairs", version=1, until="2030-01-01T00:00:00Z", key=key, by="Ada", reason=f"{key} travels")
@@ -361,17 +369,23 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     before = b"".join(path.read_bytes() for path in (tmp_path / "trail").iterdir())
     assert all(way in before for way in ways_to_write(gone) if way.isascii() and b"\\" in way)
     (tmp_path / "keys").write_text(f"card={NUMBERS[0]},shop=s1\n\n  shop=s2,card={NUMBERS[1]}  \n")
-    assert main(["job", "erase", "--key", f"card={NUMBERS[0]}", "--savepoint", str(tmp_path / "saved")]) == Exit.USAGE
-    assert "write card=…,shop=…" in capsys.readouterr().err
+    for key in (f"card={NUMBERS[0]}", f"card={NUMBERS[0]},shop=s1,card={NUMBERS[1]}"):
+        assert main(["job", "erase", "--key", key, "--savepoint", str(tmp_path / "saved")]) == Exit.USAGE
+        assert "write card=…,shop=…" in capsys.readouterr().err
+    (tmp_path / "trail" / "late.jsonl").write_bytes(letter({"key": gone[0]}) + b"\n")
     lines_of = {}
     for place_kind in ("savepoint", "checkpoint"):
         folder = tmp_path / ("saved" if place_kind == "savepoint" else "job")
         also = ["--audit", str(tmp_path / "trail")] if place_kind == "savepoint" else []
-        words = ["job", "erase", "--keys-file", str(tmp_path / "keys"), f"--{place_kind}", str(folder), *also]
+        link = tmp_path / f"link to {place_kind}"
+        link.symlink_to(folder)
+        words = ["job", "erase", "--keys-file", str(tmp_path / "keys"), f"--{place_kind}", str(link), *also]
         assert main([*words, *(signed_request(words, tmp_path, capsys) if is_signed else ())]) == 0
         printed = capsys.readouterr().out
         assert "removed: 2 snoozes" in printed
         assert "removed: 3 texts of the audit" in printed, "the refused one too, or the copy"
+        letters_count = is_signed + (place_kind == "savepoint")  # the refused snooze, and the one written above
+        assert (f"removed: {letters_count} lines of dead letters" in printed) == (letters_count > 0)
         assert_absent([*NUMBERS, *ways], iter([printed.encode()]))
         assert_absent(ways, (path.read_bytes() for path in folder.rglob("*") if path.is_file()))
         lines_of[place_kind] = printed.splitlines()
@@ -388,7 +402,7 @@ def test_keys_of_several_fields_in_a_savepoint_of_an_audited_job(
     assert_absent(ways, iter(stored_portably(tmp_path / "job", tmp_path / "proof")))
     trail, head = tmp_path / "job" / "dead_letters", f"{int(entry['number'])}:{entry['hash']}"
     assert main(["rules", "audit", "verify", str(trail), "--head", head]) == 0, "the same line in the folder"
-    (tmp_path / "events" / "2.jsonl").write_bytes(lines[0].replace(b"t0", b"t99") + b"\n")
+    (tmp_path / "events" / "2.jsonl").write_bytes(PAIRS[0].replace(b"t0", b"t99") + b"\n")
     assert main(arguments) == 0
     assert main(["rules", "audit", "verify", str(trail), "--head", head]) == 0
 
@@ -400,6 +414,9 @@ def test_what_makes_no_sense_is_refused_without_a_value(
     assert main(["job", "erase", "--key", "card=1", "--checkpoint", str(rules)]) == Exit.USAGE
     assert "portable savepoint" in capsys.readouterr().err
     assert main(["job", "erase", "--checkpoint", str(rules)]) == Exit.USAGE
+    (rules / "dead_letters").symlink_to(tmp_path)
+    assert main(["job", "erase", "--key", "card=1", "--checkpoint", str(rules)]) == Exit.USAGE
+    assert "dead_letters is a link" in capsys.readouterr().err
     assert stored is not None
 
 
@@ -459,6 +476,8 @@ def test_a_dead_letter_goes_if_its_record_has_the_key_as_a_value(folder: Path, t
     (folder / "a.jsonl").write_bytes(letter({"card_id": "c1", "note": "x" * 50}, 30) + b"\n")
     assert _copy_dead_letters(folder, tmp_path / "cut", {"c1"}).left_out == 1
     assert _copy_dead_letters(folder, tmp_path / "other", {"c"}).left_out == 0
+    (folder / "a.jsonl").write_bytes(b'["c1"]\n"c1"\n[1]\nnull\n')
+    assert _copy_dead_letters(folder, tmp_path / "no object", {"c1"}).left_out == 2
 
 
 def test_a_key_is_found_as_an_escape_or_a_decimal(folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Verbs: exit codes, their table, help pages, settings; and what a new user runs first."""
 
+import io
 import json
 import random
 import shlex
@@ -88,6 +89,8 @@ def test_an_operating_error_has_one_message_and_a_bug_says_what_to_report(
     assert report_file.stat().st_mode & 0o077 == 0
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     assert "run it again" in output_of(run_check(monkeypatch, ZeroDivisionError("bug")), 3).err
+    denied = PermissionError(13, "Permission denied", "/proc/x")
+    assert output_of(run_check(monkeypatch, denied), 3).err.startswith("cep: /proc/x: Permission denied; CEP_DEBUG=1")
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc"], ["check"], ["check", "--color", "pink", "x.cep"]])
@@ -136,6 +139,16 @@ def test_a_process_ends_without_the_destructors_of_libraries() -> None:
         )
         assert ended.returncode == code
         assert ended.stdout.endswith("cleared\n")
+
+
+def test_streams_that_are_closed_or_lack_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(lines, encoding="ascii", line_buffering=True))
+    monkeypatch.setattr("sys.stderr", None)
+    cli.mend_streams()
+    print("version 1 → 2")
+    print("to nowhere", file=sys.stderr)
+    assert lines.getvalue() == b"version 1 \\u2192 2\n"
 
 
 def test_a_verb_starts_without_pandas_and_has_it_where_it_is_needed() -> None:
@@ -335,6 +348,11 @@ RULES = str(Path(__file__).parents[2] / "rules")
             ["--topic", "y", "--bootstrap-servers", "z", "--alerts", "kafka:a", "--dead-letter-topic", "a"],
             "a topic of its own",
         ),
+        (["--topic", "y", "--bootstrap-servers", "z", "--dead-letter-topic", "y"], "topic y has the events"),
+        (["--topic", "y", "--bootstrap-servers", "z", "--alerts", "kafka:y"], "topic y has the events"),
+        (["--events", "x", "--alerts", "d", "--alerts", "console", "--dead-letters", "./d"], "a folder of its own"),
+        (["--events", "x", "--alerts", "x/"], "x has the events"),
+        (["--events", "x", "--dead-letters", "x"], "x has the events"),
         (["--topic", "y", "--bootstrap-servers", "z", "--format", "avro"], "avro needs the url of a schema registry"),
         (["--events", "x", "--alerts", "https://there/alerts"], "give the secret"),
         (["--events", "x", "--pages", "0"], "$.job.pages: input should be greater than or equal to 1 (--pages)"),

@@ -74,7 +74,7 @@ def test_a_job_that_starts_without_a_broker_says_so_and_goes_on_with_it(tmp_path
             kafka.start()
             wait_for(lambda: status(port, "/health") == 200)
             wait_for(lambda: f"cep_events_total {len(lines)}.0" in metrics(port))
-            assert status(port, "/ready") == 200
+            wait_for(lambda: status(port, "/ready") == 200)  # the next look at the topic sees that it is read
             process.send_signal(signal.SIGTERM)
             _, log = process.communicate(timeout=WAIT_S)
             assert process.returncode == 0, log.decode()
@@ -175,7 +175,7 @@ def test_a_topic_that_takes_no_alerts_makes_a_job_unready(tmp_path: Path) -> Non
             wait_for(lambda: "cep_deliveries_retried_total 1.0" in metrics(port))
             assert status(port, "/ready") == 503
             second.start()
-            wait_for(lambda: status(port, "/ready") == 200)
+            wait_for(lambda: (status(port, "/ready"), status(port, "/health")) == (200, 200))
             events_by_part = verify_end(process, kafka, expected_alerts)
         finally:
             process.kill()

@@ -7,31 +7,42 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import orjson
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from cep.base.errors import UsageError
+from cep.base.terminal import Terminal
 from cep.base.text import HIDDEN
 from cep.cli.main import main
-from cep.cli.topics import send
-from cep.model.rule import HeartbeatRecord, UpsertRecord
+from cep.cli.rule_changes import run_rollback
+from cep.cli.topics import read_places, send, signed_lists, with_predecessor
+from cep.columnar.batch import TEXT
+from cep.model.rule import HeartbeatRecord, PauseRecord, UpsertRecord
 from cep.rulebook.deploy import schema_of
-from cep.rulebook.files import read_change, read_rules, write_change
+from cep.rulebook.files import change_path, read_change, read_rules, write_change
 from cep.rulebook.kafka import StatusTopic, Topic
+from cep.rulebook.ledger import Ledger, hash_of
+from cep.rulebook.publish import Running, replacing, running_lists
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.signers import read_trust
 from cep.rulebook.trust import sign, unsigned
-from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
+from cep.runners.control_topic import Place, read_control_topic, read_status, wait_for_status
 from cep.step.rules import rule_status
 from tests.output_of import OutputOf
 from tests.real_kafka import KafkaCluster
 from tests.rule_files import copy_rules, rule_text
-from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, write_key, write_signers
+from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, write_key, write_signers
 from tests.rulebook.people import ROOT as ROOT_KEY
+from tests.rulebook.records import upsert
 
 # Publishing on a broker. A rulebook of this process, which reads the same topics, replaces the job.
 #
@@ -461,6 +472,34 @@ def test_who_goes_around_the_verbs_gets_nowhere(signed_job: Answering, signed_fo
     assert signed_job.book.report().last_versions == {}
 
 
+def test_a_publisher_goes_by_no_record_that_nobody_has_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a record of a list made the next publisher remove the list's valid records from the topic."""
+    first, second, third = (replacing("a", "string", v, pa.array(["x"], TEXT), None)[0] for v in (1, 9, 10))
+    expired = replace(TRUST, signers=tuple(replace(signer, only=()) for signer in TRUST.signers))
+    places = [Place(0, n, b"%d" % n, one) for n, one in enumerate([by_two(first), second, sign(third, EVE, RULE_SET)])]
+    monkeypatch.setattr("cep.cli.topics.read_control_topic", lambda _: (places, 0))
+    for trust, count in ((TRUST, 1), (expired, 1), (None, 3)):
+        topics: Any = SimpleNamespace(trust=trust, control=None)
+        assert read_places(topics) == places[:count]
+    refused = {"rule_id": "list a", "version": 9, "reason": "its entries are no tokens", "hash": hash_of(second)}
+    assert running_lists({"refused": [refused]}, [first, second])["a", "string"].version == 1
+
+
+@pytest.mark.parametrize(("by", "why"), [("", None), ("x" * 1_001, None), ("me", ""), ("me", "x" * 1_001)])
+def test_a_text_that_no_job_could_read_is_not_sent(by: str, why: str | None) -> None:
+    topics: Any = SimpleNamespace(options=Namespace(by=by, why=why))
+    with pytest.raises(UsageError, match="write 1 to 1000"):
+        with_predecessor(topics, PauseRecord(id="a", version=1), Ledger())
+
+
+def test_a_rollback_goes_to_an_earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later one, which is in git and not yet published, ended the verb as if by a bug."""
+    running = Running(2, "live", None)
+    monkeypatch.setattr("cep.cli.rule_changes._topics_and_rule", lambda _: (None, [upsert(3)], running))
+    with pytest.raises(UsageError, match="version 3 of r is above 2, which runs"):
+        run_rollback(Namespace(rule="r", to=3, rules=Path("rules"), on_update="drain", why=None, by=None))
+
+
 # `cep lists`, and lists in `cep rules publish`, on a broker; a rulebook of this process replaces the job.
 
 PATTERN = """
@@ -535,6 +574,25 @@ def test_the_life_of_a_list(listed_job: Answering, listed_folder: Path, output_o
         main(["lists", "replace", "blocked", "--from", str(listed_folder.parent / "more.txt"), *listed_job.flags]) == 0
     )
     assert held(listed_job)["blocked"] == (5, 1_000)
+
+
+def test_each_part_and_kind_of_a_list_needs_signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.rulebook.publish._RECORD_BYTES", 60)  # so that a list has several parts
+    entries = [f"entry-{i:03}" for i in range(20)]
+    topics: Any = SimpleNamespace(trust=TRUST, options=Namespace(rules=tmp_path), console=Terminal())
+    old, changed, other = (
+        replacing("ids", kind, 1, pa.array(texts, TEXT), None)
+        for kind, texts in (("string", entries), ("string", [*entries[:-1], "x"]), ("int", ["1"]))
+    )
+    path = change_path(tmp_path, old[0])
+    path.parent.mkdir()
+    write_change(path, [by_two(record) for record in old])
+    signed, missing = signed_lists(topics, old)
+    assert [record.part for record in signed] == [record.part for record in old]
+    assert missing == 0
+    assert len(old) > 1
+    assert signed_lists(topics, changed)[1] == 1
+    assert signed_lists(topics, [*old, *other])[1] == 1
 
 
 def test_what_is_wrong_with_a_list(listed_job: Answering, listed_folder: Path, output_of: OutputOf) -> None:

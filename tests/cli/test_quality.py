@@ -189,6 +189,7 @@ def test_each_rule_has_its_sent_alerts_before_its_matches(two_sets: Path, output
 
 
 def test_a_label_that_is_not_there_is_told(two_sets: Path, output_of: OutputOf) -> None:
+    assert "--cores is 1 or more" in output_of(diff(two_sets, "--cores", "0"), 2).err
     assert "have no column nobody" in output_of(diff(two_sets, "--label", "nobody"), 2).err
 
 
@@ -484,6 +485,9 @@ def test_a_change_is_proposed_and_written_if_asked(thresholds: Path, output_of: 
     [
         (("--budget", "many"), "like 50/day"),
         (("--try", "large"), "like large=100,200,500"),
+        (("--try", "large=inf"), "finite"),
+        (("--try", f"large=1..{'9' * 400}"), "a range like"),
+        (("--try", "large=1", "--try", "large=2"), "given twice"),
         (("--gap", "long"), "--gap"),
         (("--budget", "0/day"), "no setting keeps to the budget"),
     ],

@@ -99,6 +99,8 @@ def test_features_are_judged_too(tmp_path: Path, output_of: OutputOf, bad_count:
     events.write_text("\n".join(["{", *lines[1:]] if bad_count else lines) + "\n{\n" * (bad_count > 1))
     (tmp_path / "e.cep").write_text(PAIR.splitlines()[0])
     out = ["--out", str(tmp_path / "f.csv"), "--declare", str(tmp_path / "e.cep")]
+    twice = ["n=count(tx over 1 h by card)", "n=count(tx over 2 h by card)"]
+    assert "the same name" in output_of(main(["features", *twice, "--events", str(events), *out]), 2).err
     error = output_of(main(["features", "n=count(tx over 1 h by card)", "--events", str(events), *out]), code).err
     assert (f"{bad_count} of 10" in error) == bool(bad_count)
     assert ("unreadable" in error) == bool(bad_count)

@@ -64,7 +64,12 @@ def test_a_change_wants_a_version(folder: Path, output_of: OutputOf) -> None:
     assert main(["rules", "list", *options]) == 0
     assert "version = 2" in (folder / "card_testing.toml").read_text()
     assert main(["rules", "bump", "card_testing", "--above", "7", *options]) == 0
-    assert "version = 8" in (folder / "card_testing.toml").read_text()
+    path = folder / "card_testing.toml"
+    assert "version = 8" in path.read_text()
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    before = path.read_bytes()
+    assert main(["rules", "bump", "card_testing", *options]) == 0
+    assert path.read_bytes() == before.replace(b"version = 8", b"version = 9")
 
 
 def test_layout_and_comments_want_none(folder: Path) -> None:

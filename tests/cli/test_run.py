@@ -102,7 +102,12 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, output_of: Outpu
     assert not readable_by_others(tmp_path / "job", tmp_path / "alerts")
     saved = ["job", "savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(tmp_path / "saved")]
     assert main(saved) == 0
-    assert main(["job", "restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "again")]) == 0
+    restore = ["job", "restore", "--from", str(tmp_path / "saved")]
+    assert main([*restore, "--checkpoint", str(tmp_path / "again"), "--name", "none"]) == Exit.USAGE
+    assert main([*restore, "--list"]) == 0
+    assert main(["job", "restore", "--from", str(tmp_path / "sved"), "--list"]) == Exit.USAGE
+    assert main([*restore, "--checkpoint", str(tmp_path / "again"), "--groups", "²-³"]) == Exit.USAGE
+    assert main([*restore, "--checkpoint", str(tmp_path / "again")]) == 0
     assert not readable_by_others(tmp_path / "saved", tmp_path / "again")
     output_of.read()
     forged(tmp_path / "saved", NAME, f"beside/{tmp_path}/victim", b"bad")
@@ -308,6 +313,7 @@ log = "json"
     shown = output_of(main(["job", "letters", "list", letters]), 1).out
     assert f"1 alerts were refused by {name}" in shown
     assert next(iter(unwanted)) in shown
+    (tmp_path / "job" / "dead_letters" / "other.jsonl").write_bytes(b"[1]\n")
     assert main(["job", "letters", "send", letters, "--conf", str(conf)]) == 1
     assert f"{name}: 0 alerts sent, 1 refused again" in output_of.read().out
     unwanted_before, receiver.judge = set(unwanted), lambda _: 204

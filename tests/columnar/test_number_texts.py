@@ -105,6 +105,7 @@ BY_CURRENCY = mapping_of(minor=("amount:currency",))
 AMOUNTS = [
     (1050, "EUR", 1050), (1050, "JPY", 105000), (1050, "KWD", 105), (1051, "KWD", None), (-7, "jpy", -700),
     (5, "EURO", None), (5, None, None), (10**17, "JPY", None), (0, "CLF", 0), (120_000, "CLF", 1200),
+    (-(2**63), "JPY", None),
 ]  # fmt: skip
 
 

@@ -75,6 +75,9 @@ def test_a_number_is_the_same_moment_as_int_text_decimal_and_double(moment: date
         assert read([exact], pa.decimal128(38, 9), unit=unit) == [us]
     for rest in (0, 1, 999):
         assert read([us * 1_000 + rest], unit="ns") == read([str(us * 1_000 + rest)], unit="ns") == [us]
+    assert read([str(us * 1_000), "9" * 19], unit="ns") == [us, None]
+    if us >= 0:
+        assert read([us * 1_000, 2**64 - 1], pa.uint64(), unit="ns") == [us, None]
 
 
 @given(st.decimals(-(10**11), 10**11, places=9, allow_nan=False))
@@ -107,6 +110,13 @@ def test_a_local_time_is_the_instant_of_zoneinfo(local: datetime, zone: str) -> 
     assert read([iso], form=form, zone=zone) == [expected]
 
 
+def test_no_number_of_unknown_zones_hides_a_known_one() -> None:
+    texts = [f"2026-03-01T11:00:00[{name}]" for name in (*(f"X{i}/Y" for i in range(1_001)), "Europe/Berlin", "+01:00")]
+    assert read([*texts, "2026-03-01T11:00:00"], zone="Asia/Tokyo") == [
+        *[None] * 1_001, 1_772_359_200_000_000, 1_772_359_200_000_000, 1_772_330_400_000_000
+    ]  # fmt: skip
+
+
 def test_local_times_that_clocks_skip_keep_their_order() -> None:
     texts = ["2026-03-29T01:59:00", "2026-03-29T02:10:00", "2026-03-29T02:50:00", "2026-03-29T03:00:00"]
     local = pa.array(texts).cast(pa.timestamp("us"))
@@ -131,6 +141,8 @@ def test_dates_are_midnight_of_the_zone() -> None:
         berlin = us_of(datetime(2026, 7, 1, tzinfo=ZoneInfo("Europe/Berlin")))
         assert time_forms.times_us(days, zone="Europe/Berlin").to_pylist()[0] == berlin
         assert time_forms.times_us(days).to_pylist()[1:] == [us_of(datetime(9999, 12, 31, tzinfo=UTC)), None]
+        stored = pa.array([1, 2**31 - 1], pa.int32()) if arrow == pa.date32() else pa.array([86_400_000, 2**63 - 1])
+        assert time_forms.times_us(stored.cast(arrow)).to_pylist() == [86_400_000_000, None]
 
 
 FORMS = ("%Y-%m-%d %H:%M:%S.%f", "%d.%m.%Y %H:%M:%S", "%d/%m/%y %I:%M %p", "%d %b %Y %H:%M", "%B %d, %Y %H:%M:%S",
@@ -202,7 +214,8 @@ def test_local_times_that_clocks_skip_are_counted(kind: str, year: int, zone: st
     there = [moment.replace(tzinfo=place).astimezone(UTC).astimezone(place).replace(tzinfo=None) for moment in moments]
     expected = sum(a != b for a, b in zip(moments, there, strict=True))
     assert expected
-    texts = [moment.isoformat(sep=" ") for moment in moments] + [None, "2026-03-29 02:30:00+01:00", "no time"]
+    others = (None, "2026-03-29 02:30:00+01:00", "no time", "9999-12-31 23:50:00")
+    texts = [*(moment.isoformat(sep=" ") for moment in moments), *others]
     with time_forms.counting_skipped() as counts:
         if kind == "naive":
             time_forms.times_us(pa.array(moments, pa.timestamp("us")), zone=zone)
@@ -233,3 +246,6 @@ def test_what_is_no_number_or_no_time_is_null() -> None:
     texts = pa.array(["1.5", "x", "", None, "1e300", "-5", " 7 "])
     moments = time_forms.moments_since(texts, "2013-09-01T02:00:00Z", "").to_pylist()
     assert moments == [BASE + timedelta(seconds=s) if s is not None else None for s in (1.5, *[None] * 4, -5, 7)]
+    large = pa.array([2**64 - 1], pa.uint64())
+    for column in (pa.array([True]), pa.array([{"a": 1}]), pa.array([1], pa.time32("s")), pa.array([2**53 + 1]), large):
+        assert time_forms.moments_since(column, "2013-09-01T02:00:00Z", "").to_pylist() == [None]

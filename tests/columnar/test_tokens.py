@@ -11,7 +11,9 @@ import pytest
 from cep.base.errors import UsageError
 from cep.base.schema import Schema
 from cep.base.secrets import SecretKey, secret_keys, token_key
+from cep.columnar.convert import Written
 from cep.columnar.decode import Decoded, Poison, decode_json, decode_table
+from cep.columnar.mapping import mapping_of
 from cep.columnar.redact import redact
 from cep.columnar.tokens import MANY_DIGITS, hide_card_numbers, is_card_number, tokens_of_key, with_tokens
 from tests.columnar.common import ONE, assert_crafted_cost_what_others_do
@@ -97,6 +99,9 @@ def test_a_key_counts_from_its_time_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [token_key(text) for text in decoded.columns["card"].to_pylist()] == ["k1", "k2", "k1", "k2"]
     alone = [read({"event_time": time}).columns["card"].to_pylist()[0] for time in times]
     assert decoded.columns["card"].to_pylist() == alone  # the cuts of a stream make no difference
+    records = pa.array([orjson.dumps(GOOD | {"event_time": day}) for day in ("30.11.2026", "01.12.2026")], pa.binary())
+    by_form = decode_json(CARDS, records, mapping_of(time=Written(form="%d.%m.%Y")))
+    assert [token_key(text) for text in by_form.columns["card"].to_pylist()] == ["k1", "k2"]
 
 
 def test_without_a_key_nothing_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

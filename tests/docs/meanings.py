@@ -4,7 +4,8 @@ Tested by: tests/docs/test_reference.py
 """
 
 ALERT_FIELDS = {
-    "alert_id": "128 bits of a digest over rule, version, key and bound events, as 32 hexadecimal digits",
+    "alert_id": "128 bits of a digest over rule, version, key and bound events, as 32 hexadecimal digits; over the "
+    "variables too, if another match binds the same events to other variables",
     "rule_id": "the rule",
     "version": "the version of the rule that found it",
     "epoch": "the number of changes that the job had applied when this version came",

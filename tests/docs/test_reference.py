@@ -131,6 +131,7 @@ def test_code_can_be_copied_from_the_terminal(output_of: OutputOf) -> None:
 
 def test_an_unknown_page_names_the_nearest(output_of: OutputOf) -> None:
     assert "did you mean `first-rule`" in output_of(main(["docs", "first-rul"]), 2).err
+    assert "give --serve another port" in output_of(main(["docs", "--serve", "65536"]), 2).err
 
 
 def test_pages_as_html_lead_to_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,14 @@ def test_what_is_held_back_outlives_the_waits_of_its_run() -> None:
     assert sorted(ids for _, ids, _ in answers) == whole
 
 
+def test_the_end_of_a_window_of_events_frees_what_is_held_back() -> None:
+    """The event that ends the window of the earlier run may fit no step."""
+    where = "where a: e kind == a\n b: e kind == b and amount > 5.00\n c: e kind == c\n"
+    text = f"seq (a -> b) | c within 3 events\n{where}skip past last in order"
+    matches = advance(program(rule(text)), None, batch("x a@1", "x c@2", "x b@3", "x b@4", "x b@5"), 5).matches
+    assert (matches.event_id.to_pylist(), matches.detected_ms.tolist()) == (["e1"], [4])
+
+
 # Two events may be one round of the group, or a round each; both ways end in the absence.
 ROUNDS = """seq (a{1,2} -> !b){1,2} %s within 24 ms
 where a: e kind == a

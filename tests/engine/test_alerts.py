@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,16 @@ from cep.base.schema import DERIVED_ORIGINS
 from cep.columnar.batch import TEXT
 from cep.columnar.decode import concat_decoded, route
 from cep.engine.advance import advance
-from cep.engine.alerts import ALERT_SCHEMA, alert_table, list_origins, sort_alerts, sorted_together, write_origins
+from cep.engine.alerts import (
+    ALERT_SCHEMA,
+    alert_table,
+    alerting,
+    alerts_of,
+    list_origins,
+    sort_alerts,
+    sorted_together,
+    write_origins,
+)
 from cep.engine.reach import history_from_ms, reaches_ms
 from cep.lang.ir import HistoryWindow
 from cep.nfa.deployed import DeployedRule
@@ -103,6 +113,7 @@ def test_an_alert_says_everything() -> None:
         ("a.amount / 3.0", 4.1, "4.1"),
         ("a.amount > 1", True, "true"),
         ("a.amount * a.amount", 151.29, "151.2900"),
+        ("a.amount * 0.00000001", 1.23e-7, "0.0000001230"),
     ],
 )  # fmt: skip
 def test_measures_of_every_kind(measure: str, expected: Any, in_message: str) -> None:
@@ -138,6 +149,24 @@ def test_ids_cannot_be_made_to_collide() -> None:
     events = type(events)(events.key, ids, events.event_type, events.time_ms, events.columns)
     table = alert_table(compiled, advance(compiled, None, events, END_MS).matches)
     assert table.num_rows == len(set(table["alert_id"].to_pylist())) == 3
+
+
+@pytest.mark.parametrize("ends", ["", "\non timeout emit m = count(a)"])
+def test_equal_events_of_other_variables_have_other_ids_in_any_order_of_matches(ends: str) -> None:
+    pattern = rule(f"seq a{{1,}} -> b{{1,}} -> c within 9 ms\nwhere a: e\n b: e\n c: e kind == c\nskip none{ends}")
+    compiled = program(pattern)
+    events = batch("x a@1", "x a@2", "x a@3", "x c@4", "x c@5", "x a@90")
+    matches = advance(compiled, None, events, END_MS).matches
+    tables = [
+        alerts_of([replace(part, rows=part.rows[::step]) for part in alerting(compiled, matches)], matches, TIME_MS_MIN)
+        for step in (1, -1)
+    ]
+    ids = [alert["alert_id"] for alert in tables[0].to_pylist()]
+    by_events = Counter(str([event["event_id"] for event in alert["events"]]) for alert in tables[0].to_pylist())
+    assert len(ids) == len(set(ids)) > len(by_events) > 3
+    assert tables[1].equals(tables[0])
+    plain = hashlib.sha256(b"r 1 1:x2:e02:e12:e22:e3").hexdigest()[:32]
+    assert plain in ids, "one of them has the digest of its events alone"
 
 
 def test_alerts_come_in_the_order_of_detection_then_id() -> None:

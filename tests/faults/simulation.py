@@ -420,6 +420,8 @@ class Simulation:
                 self.life.runner.cycle(0.0)
             if not self.receiver.is_away.is_set():
                 self.life.commits.finish(wait=True)
+                self.life.runner.commit()  # sends alerts that waited for these: a real job does so some ms later
+                self.life.commits.finish(wait=True)
             self.life.watch.look()
         except (Crash, CepError) as error:
             observed = self.observed

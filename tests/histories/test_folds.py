@@ -351,6 +351,16 @@ def test_a_window_that_is_small_again_is_exact_again() -> None:
     assert counts == [*range(1, 41), 1, 2, 3]
 
 
+def test_the_order_of_the_fields_of_a_sub_key_counts() -> None:
+    text = "count(pay over 700 ms by (way, size)) > 1"
+    events = [payment(n, 1_700_000_000_000 + n, "x", way=n % 2, size=n // 2 % 2) for n in range(40)]
+    program = program_over(text)
+    (expr,) = asked_of(program, [text])
+    batch = batch_of(program.schema, {"x": events})
+    counts = [values[0] for values in engine_values(program, one_by_one(batch), [expr]).values()]
+    assert counts == [n // 4 + 1 for n in range(40)]
+
+
 def test_definitions_name_all_that_can_be_folded() -> None:
     program = program_over(*FOLDED)
     plan = program.histories

@@ -12,12 +12,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cep.base.limits import DISTINCT_HASHES_MAX
+from cep.base.limits import DISTINCT_HASHES_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
-from cep.histories.numbers.panes import bucket_middles, buckets, estimated, hashes
+from cep.histories.numbers.panes import (
+    NO_PANES,
+    PaneRows,
+    PaneWindows,
+    bucket_middles,
+    buckets,
+    estimated,
+    hashes,
+    merge_panes_and_events,
+)
 from cep.histories.store import Histories
 from cep.kernels.histories.sketches import keep_least
 from cep.lang.ir import History
@@ -241,6 +250,15 @@ def test_percentiles_are_within_what_the_library_says(percent: int) -> None:
     off = sketch.normalized_rank_error(False)
     least, most = (sketch.get_quantile(min(max(percent / 100 + side * 2 * off, 0.0), 1.0)) for side in (-1, 1))
     assert least * 0.99 <= ours <= most * 1.01
+
+
+def test_a_distant_time_leaves_many_keys_in_order() -> None:
+    key, time_ms = np.array([0, 150_000, 200_000]), np.array([EVENT_TIME_MS_MIN, 1_700_000_000_000, 1_700_000_000_001])
+    zeros, is_new = np.zeros(3, np.int64), np.ones(3, bool)
+    events = PaneRows(key, time_ms, zeros, zeros + 1, zeros)
+    merged = merge_panes_and_events(NO_PANES, events, is_new, PaneWindows(key, time_ms, np.arange(1, 4)))
+    assert merged.rows.key.tolist() == key.tolist()
+    assert (merged.highs - merged.lows).tolist() == [1, 1, 1]
 
 
 @given(

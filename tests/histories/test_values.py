@@ -72,6 +72,7 @@ WRITTEN = [
     "distinct(pay.shop over 10 ms) > 1",
     "distinct(login.shop over previous 10 ms) > 1",
     "distinct(pay.weight over 9 ms) > 1",
+    "distinct(pay.weight * 0 over 30 ms) > 1",
     "median(pay.amount over 10 ms) > 1",
     "percentile(pay.size over previous 11 ms, 90) > 1",
     "percentile(pay.weight over 9 ms, 33) > 1",

@@ -95,6 +95,18 @@ def test_until_sees_the_fields_of_every_event_type_of_the_pattern() -> None:
     assert [d.code for d in load_text(text % "b: transaction").diagnostics] == ["CEP201"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "seq a where a: login exists(transaction over 1 h where amount > 5)",
+        "over all seq a+ until (amount > 5) where a: login",
+    ],
+)
+def test_a_parameter_hides_no_field_of_another_event_type(body: str) -> None:
+    assert pattern_codes(body, "pattern p(amount: int = 3) by card_id", LOGIN) == ["CEP508"]
+    assert pattern_codes(body.replace("amount", "tries"), "pattern p(amount: int = 3) by card_id", LOGIN) == []
+
+
 def test_conditions_given_twice() -> None:
     assert pattern_codes("seq a where a: transaction a: transaction") == ["CEP207"]
 
@@ -132,6 +144,7 @@ def test_a_chain_has_an_end() -> None:
     errors = [d for d in load_text(CHAIN).diagnostics if d.is_error]
     assert [d.code for d in errors] == ["CEP427"]
     assert f"p{PRODUCE_DEPTH_MAX + 1}" in errors[0].message
+    assert load_text(CHAIN).by_default.keys() == load_text(CHAIN).patterns.keys()
 
 
 def test_levels_are_those_of_the_longest_way_from_the_source() -> None:
@@ -330,6 +343,7 @@ def test_unknown_and_missing(pattern: PatternIR) -> None:
         ("near", "x"),
         ("near", 10**400),
         ("near", float("inf")),
+        ("near", Decimal("sNaN")),
         ("kind", "reversed"),
         ("kind", 1),
         ("on_line", 1),
@@ -358,8 +372,27 @@ def test_a_pattern_without_parameters_is_itself() -> None:
     assert bind(pattern, {}) == (pattern, [])
 
 
-@pytest.mark.parametrize("value", ["9e999999999", "1e-999999999", "-1e-400", "0.001", "NaN", "1e30"])
+def test_a_number_that_has_no_text() -> None:
+    header = "pattern p(l: list of int, n: int, t: duration) by card_id"
+    pattern = checked_pattern("seq a -> b within t where a: transaction tries in l and tries > n", header)
+    _, diagnostics = bind(pattern, {"l": [16**5000], "n": 16**5000, "t": 16**5000})
+    assert [d.code for d in diagnostics] == ["CEP503"] * 3
+
+
+@pytest.mark.parametrize(
+    "value", ["9e999999999", "1e-999999999", "-1e-400", "0.001", "NaN", "1e30", f"1.{'0' * 33}1", "1_0"]
+)
 def test_a_decimal_that_is_too_large_or_too_fine_is_never_rounded(value: str) -> None:
     text = "pattern p(x: decimal(2) = 1.00) by card_id { seq a where a: transaction amount > x }"
     _, diagnostics = bind(load_text(EVENTS + text).patterns["p"], {"x": value})
     assert [d.code for d in diagnostics] == ["CEP503"]
+
+
+def test_a_branch_that_is_compared_with_a_token_is_a_token() -> None:
+    text = """
+    event t { id id  event_time time  card pan  n int }
+    pattern p(q: string) by card { seq a where a: t card == (if n > 1 then q else null) }
+    """
+    for value, expected in (("4111111111111111", ["CEP320"]), (f"pan_k1_{'a' * 32}", [])):
+        _, diagnostics = bind(load_text(text).patterns["p"], {"q": value})
+        assert [d.code for d in diagnostics] == expected

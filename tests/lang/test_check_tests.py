@@ -52,6 +52,7 @@ def test_events_are_in_the_order_of_time_and_text_and_so_are_their_ids() -> None
 def test_times_of_a_key_that_go_back_are_a_mistake() -> None:
     checked = loaded("c1: 9s transaction c2: 1s transaction c1: 5s transaction expect none")
     assert [d.code for d in checked.diagnostics] == ["CEP610"]
+    assert [d.code for d in loaded("c1: 0s transaction x9 every 26000000000 d expect none").diagnostics] == ["CEP104"]
     assert loaded("c1: 9s transaction x2 every 5 min\n 9s transaction 1 min transaction expect none").ok
 
 
@@ -94,6 +95,7 @@ def test_expected_values_are_typed() -> None:
         ("expect none on c1 expect match on c2", []),
         ("expect none on c1 expect match on c1", ["CEP602"]),
         ("expect none expect matches 2", ["CEP602"]),
+        ("expect none expect matches 0", []),
         ("expect none expect timeout", ["CEP602"]),
         ("expect matches 2 on c1 expect matches 3", []),
         ("expect matches 2 on c1 expect match on c1 expect match on c1", []),

@@ -10,7 +10,7 @@ import pytest
 from cep.base.errors import UsageError
 from cep.base.limits import DIAGNOSTICS_MAX, RULE_FILE_BYTES_MAX
 from cep.cli.check import run
-from cep.lang.diagnostics import Collector, Diagnostic, Severity, Span, did_you_mean, nearest
+from cep.lang.diagnostics import Collector, Diagnostic, Label, Severity, Span, did_you_mean, nearest
 from cep.lang.explain.catalogue import CATALOGUE, explain
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_text
@@ -103,6 +103,15 @@ def test_a_mark_on_the_line_just_shown_does_not_repeat_the_line() -> None:
     assert text.count("seq a -> a") == 1
 
 
+def test_each_mark_on_a_long_line_stands_below_its_text() -> None:
+    text = "a" * 20 + "FIRST" + "b" * 400 + "SECOND" + "c" * 50
+    labels = (Label(Span("f", 20, 25), "first"),)
+    lines = render_text([Diagnostic("CEP106", "two", Span("f", 425, 431), labels)], {"f": text}).splitlines()
+    for mark in ("^^^^^^", "----- first"):
+        number, column = next((i, line.index(mark)) for i, line in enumerate(lines) if mark in line)
+        assert lines[number - 1][column:].startswith("SECOND" if mark[0] == "^" else "FIRST")
+
+
 def test_the_same_thing_is_said_once_but_counted() -> None:
     collector = Collector()
     for _ in range(3):
@@ -192,6 +201,27 @@ def test_rule_files_are_checked_too(tmp_path: Path, output_of: OutputOf) -> None
     assert run([str(tmp_path / "good.toml")], as_json=False, color=False) == 0
     assert run([str(tmp_path / "bare.toml")], as_json=True, color=False) == 1
     assert len(json.loads(output_of.read().out.partition("\n")[2])["rules"]) == 1
+    output = output_of(
+        run([str(tmp_path), str(tmp_path / "p.cep"), str(tmp_path / "bare.toml")], as_json=False, color=False), 1
+    )
+    assert "1 pattern, 4 rules, 3 mistakes in rules\n" in output.out, "each file counts once"
+
+
+@pytest.mark.parametrize("folder", ["rules", "a: b"])
+def test_mistakes_of_rules_and_their_lists_are_told_in_any_folder(
+    folder: str, tmp_path: Path, output_of: OutputOf
+) -> None:
+    rules = tmp_path / folder
+    rules.mkdir()
+    pattern = "pattern p by card_id { seq a  where a: transaction card_id in blocked }"
+    text = EVENTS + f'list blocked: string from "blocked.txt"\n{pattern}'
+    (rules / "p.cep").write_text(text, encoding="utf-8")
+    for name, status in (("p", "live"), ("spelt", "lively")):
+        (rules / f"{name}.toml").write_text(rule_text(name, pattern="p", status=status, message="m"), encoding="utf-8")
+    assert "blocked.txt" in output_of(run([str(rules / "p.toml")], as_json=False, color=False), 1).out
+    assert "spelt.toml: $.status" in output_of(run([str(rules / "spelt.toml")], as_json=False, color=False), 1).out
+    (rules / "blocked.txt").write_text("c1\n", encoding="utf-8")
+    assert run([str(rules / "p.toml")], as_json=False, color=False) == 0
 
 
 def test_a_folder_without_anything_to_check_is_no_clean_one(tmp_path: Path) -> None:

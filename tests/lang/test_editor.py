@@ -183,14 +183,18 @@ def test_the_scopes_of_a_line(modules: Path, tmp_path: Path) -> None:
 TEXT = (
     EVENTS
     + """list bad = ["KP", "IR"]
+list many: string = ["x"]
+event ordered { id id  event_time time  seq_no int  order by seq_no }
 define small(limit) = amount < limit and country in bad
 ## What it is for.
-pattern p(cut: decimal = 2.00) by card_id {
-  seq a -> b within 1 h
+pattern p(cut: decimal = 2.00, of: list of string = many) by card_id {
+  seq a -> b -> !c within 1 h
   where a: transaction small(cut)
-        b: transaction status == approved and amount > a.amount
+        b: transaction status == approved and amount > a.amount and status not in [approved, declined]
+        c: transaction country in of
   skip to first b
-  emit n = b.amount
+  emit n = b.amount, m = 1
+  on timeout emit late = 1
 }
 test "t" of p with (cut = 3.00) {
   c: 0s transaction amount=1 status=approved
@@ -221,11 +225,13 @@ def test_each_name_is_found_where_it_stands() -> None:
         Named("parameter", "cut", "p"): 3,
         Named("argument", "limit", "small"): 2,
         Named("list", "bad"): 2,
+        Named("list", "many"): 2,
+        Named("field", "seq_no"): 2,
         Named("definition", "small"): 2,
         Named("value", "n", "p"): 2,
         Named("pattern", "p"): 2,
-        Named("symbol", "approved"): 3,
-        Named("event", "transaction"): 4,
+        Named("symbol", "approved"): 4,
+        Named("event", "transaction"): 5,
     }
     assert {named: sum(p.named == named for p in symbols) for named in counts} == counts
 
@@ -246,6 +252,7 @@ def test_meanings() -> None:
     assert "What it is for." in meaning(checked, Named("pattern", "p"))
     assert "symbol of `status`" in meaning(checked, Named("symbol", "approved"))
     assert "event transaction" in meaning(checked, Named("event", "transaction"))
+    assert "late: int" in meaning(checked, Named("value", "late", "p"))
     assert meaning(checked, Named("field", "nothing")) == ""
 
 
@@ -262,6 +269,8 @@ def test_a_place_is_found_at_both_of_its_ends() -> None:
 def test_what_is_offered() -> None:
     assert words("amount > a.")[:3] == ["tx_id", "event_time", "card_id"]
     assert words("status == ")[:3] == ["approved", "declined", "reversed"]
-    assert words("  where a:") == ["transaction"]
-    assert {"pattern", "event", "list"} <= set(words("n = b.amount\n}\n"))
+    assert words("not in [approved,")[:3] == ["approved", "declined", "reversed"]
+    assert "approved" not in words("n = b.amount,")
+    assert words("  where a:") == ["transaction", "ordered"]
+    assert {"pattern", "event", "list"} <= set(words("late = 1\n}\n"))
     assert {"cut", "small", "amount", "b"} <= set(words("status == approved and "))

@@ -47,6 +47,8 @@ def where(text: str, before: str = "", header: str = "pattern p by card_id") -> 
         ("online", "online:bool"),
         ("amount in [1, 2.5]", "(amount:decimal(2) in [100:decimal(2), 250:decimal(2)])"),
         ("tries in [1, 2.5]", "(<decimal(1)>tries:int in [10:decimal(1), 25:decimal(1)])"),
+        ("tries in [1.25, 2.5]", "(<decimal(2)>tries:int in [125:decimal(2), 250:decimal(2)])"),
+        ("tries in [2.5, 1.25]", "(<decimal(2)>tries:int in [250:decimal(2), 125:decimal(2)])"),
     ],
 )
 def test_dumps(text: str, expected: str) -> None:
@@ -66,6 +68,8 @@ def test_dumps(text: str, expected: str) -> None:
         ("amount + country > 1", ["CEP301"]),
         ("country in [null]", ["CEP303"]),
         ("country in [1]", ["CEP301"]),
+        ("tries in [9223372036854775807, 0.5]", ["CEP309"]),
+        ("1 in [0.555, amount]", ["CEP309"]),
         ("country in amount", ["CEP206"]),
         ("country like device_id", ["CEP301"]),
         ('amount like "1"', ["CEP301"]),
@@ -203,6 +207,8 @@ def test_a_long_chain_is_a_shallow_tree() -> None:
         "if online then true else false",
         "status == approved",
         "event_time - a.event_time < 2 h",
+        "event_time - a.event_time < 90 min and count(transaction over 25 h by card_id) > 2",
+        r'country == "a\n\"b"',
         "count(a) > 3 and sum(a.amount) < 20.00 and first(a).amount == prev(a).amount",
         'country like "A%"',
     ],
@@ -220,6 +226,7 @@ def test_values() -> None:
     assert show_duration(0) == "0 s"
     assert show_time(0) == "1970-01-01T00:00:00Z"
     assert show_value(1999, Type(Kind.DECIMAL, scale=2)) == "19.99"
+    assert show_value(1, Type(Kind.DECIMAL, scale=8)) == "0.00000001"
     assert show_value('a"b', Type(Kind.STRING)) == '"a\\"b"'
     assert show_value(None, Type(Kind.INT)) == "null"
 

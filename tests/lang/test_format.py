@@ -1,5 +1,6 @@
 """Formatting: only the layout changes, and a second run changes nothing."""
 
+import cProfile
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,24 @@ def test_mistakes_of_syntax_stand_in_the_way() -> None:
 def test_an_empty_file_stays_empty() -> None:
     assert formatted("") == ""
     assert formatted("\n \n# only this") == "# only this\n"
+
+
+@pytest.mark.parametrize("keys", [1, 100])
+def test_the_cost_is_linear_in_the_events_of_a_test(keys: int) -> None:
+    def calls(count: int) -> int:
+        events = "".join(f" {i}s t amount={i}" for i in range(count // keys))
+        profile = cProfile.Profile()
+        profile.runcall(formatted, 'test "x" of p {' + "".join(f"\nk{i}:{events}" for i in range(keys)) + "\n}\n")
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert calls(400) < 2.5 * calls(200)
+
+
+def test_comments_of_fields_stand_in_one_column() -> None:
+    text = "event t {\n  id id # x\n  amount # y\n    decimal(2)\n}\n"
+    once = formatted(text)
+    assert once == "event t {\n  id      id          # x\n  amount  decimal(2)  # y\n}\n"
+    assert formatted(once) == once
 
 
 def test_a_pattern_without_clauses() -> None:

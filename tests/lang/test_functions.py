@@ -54,6 +54,9 @@ def test_types(text: str, dump: str | None) -> None:
     [
         ("round(country) == 1", "CEP301"),
         ("round(amount, 19) == 1", "CEP301"),
+        ("round(amount, 1.0) == 1", "CEP301"),
+        ("round(amount, 1 ms) == 1", "CEP301"),
+        ("round(amount, true) == 1", "CEP301"),
         ("round(amount, 1, 2) == 1", "CEP307"),
         ("lower(amount) == 1", "CEP301"),
         ("lower() == 1", "CEP307"),
@@ -96,7 +99,16 @@ def test_emit_has_no_event_under_test() -> None:
     assert pattern_codes("seq a emit c = lower(a.country)") == ["CEP314"]
 
 
-MORE = "event login { login_id id  event_time time  card_id string  ok bool }\nevent ping { p id event_time time }\n"
+MORE = """
+event login { login_id id  event_time time  card_id string  ok bool }
+event ping { p id event_time time }
+define larger(n) = exists(transaction over previous 1 h where amount < n)
+define is_larger(n) = larger(n)
+define total(v) = sum(v * 1 over 1 h)
+define count_by(country) = count(transaction over 1 h by country)
+define is_new(device_id) = first_seen(device_id) < 1 d
+define card_of(login) = last(login).card_id
+"""
 
 
 def typed_history(text: str) -> History:
@@ -140,6 +152,13 @@ def typed_history(text: str) -> History:
             "past exists(transaction over previous 8640000000 ms):bool",
         ),
         ("exists(login)", "past exists(login):bool"),
+        ("count_by(status) > 1", "past count(transaction over 3600000 ms by status):int"),
+        ("is_new(country)", "past first_seen(any by country):duration?"),
+        ("card_of(login) is null", "past last(login card_id:string):string?"),
+        (
+            "is_larger(5)",
+            "past exists(transaction over previous 3600000 ms where (amount:decimal(2) < 500:decimal(2))):bool",
+        ),
         ("first_seen(device_id) < 1 d", "past first_seen(any by device_id):duration?"),
         (
             'max(transaction.amount over day in "Europe/Paris") > 1',
@@ -186,6 +205,14 @@ def test_types_of_histories(text: str, dump: str | None) -> None:
         ("count(transaction over 1 h where amount) > 1", "CEP302"),
         ("count(transaction over 1 h where a.amount > 1) > 1", "CEP204"),
         ("count(transaction over 1 h where count(login over 1 h) > 1) > 1", "CEP317"),
+        ("larger(amount)", "CEP317"),
+        ("is_larger(amount)", "CEP317"),
+        ("larger(a.amount)", "CEP204"),
+        ("larger(count(login over 1 h) * 1)", "CEP317"),
+        ("count_by(5) > 1", "CEP317"),
+        ("count_by(contry) > 1", "CEP203"),
+        ("total(amount) > 1", "CEP317"),
+        ("total(a.amount) > 1", "CEP204"),
         ("percentile(transaction.amount over 1 h) > 1", "CEP307"),
         ("percentile(transaction.amount over 1 h, 101) > 1", "CEP317"),
         ("approx_distinct(transaction.country) > 1", "CEP318"),
@@ -212,6 +239,8 @@ def test_refused_histories(text: str, code: str) -> None:
 def test_a_variable_goes_before_an_event_type_of_its_name() -> None:
     pattern = checked_pattern("seq transaction+ -> b within 1 h where b: transaction count(transaction) > 1")
     assert not list(histories(pattern))
+    argument = checked_pattern("seq a -> b where a: transaction b: transaction card_of(a) == card_id", before=MORE)
+    assert not list(histories(argument))
 
 
 def test_windows_and_percentages_may_be_parameters() -> None:

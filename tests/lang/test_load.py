@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import UsageError
-from cep.base.limits import SOURCE_BYTES_MAX
+from cep.base.limits import IMPORTS_MAX, SOURCE_BYTES_MAX
 from cep.cli.main import main
 from cep.lang.load import bundle_checked, bundle_source, load_files, load_overlaid, load_text
 from cep.nfa.compile import compilable
@@ -55,9 +55,11 @@ def test_a_duplicate_in_two_files_points_at_both(folder: Path) -> None:
 
 
 def test_a_bundle_has_everything_once_and_means_the_same(folder: Path) -> None:
+    (folder / "lists.cep").write_text("\ufeff" + LISTS, encoding="utf-8")
     text = bundle_source(folder / "p.cep")
     assert text.count("event transaction") == 1
     assert "import" not in text
+    assert load_text(text).ok
     assert load_text(text).patterns == load_files([folder / "p.cep"]).patterns
 
 
@@ -73,6 +75,7 @@ def test_a_bundle_is_checked_from_the_syntax_of_its_files(path: Path) -> None:
     [
         '## Of the import.\nimport "events.cep"\n' + _PATTERN,
         '## Of the import.\n# A comment.\n\nimport "events.cep"\n' + _PATTERN,
+        '\ufeff## Of the import.\nimport "pattern.cep"\n' + _PATTERN,
         'import "events.cep" ' + _PATTERN,
         'import "events.cep"\n' + _PATTERN + '## Of the test.\ntest "t" of p { events { } expect { } }\n' + _OTHER,
         'import "ends.cep"\n' + _PATTERN,
@@ -83,6 +86,7 @@ def test_a_bundle_is_checked_from_the_syntax_of_its_files(path: Path) -> None:
 def test_a_bundle_that_may_read_otherwise_than_its_files_says_nothing_else(tmp_path: Path, text: str) -> None:
     """A doc comment may end up before another declaration, and a warning has its place only in the text."""
     (tmp_path / "events.cep").write_text(EVENTS, encoding="utf-8")
+    (tmp_path / "pattern.cep").write_text(_OTHER + EVENTS, encoding="utf-8")
     (tmp_path / "ends.cep").write_text(EVENTS + "## Of what follows.\n", encoding="utf-8")
     (tmp_path / "p.cep").write_text(text, encoding="utf-8")
     try:
@@ -137,6 +141,15 @@ def test_a_text_that_is_too_large_is_refused() -> None:
 def test_a_long_chain_of_imports_ends() -> None:
     checked = load_text('import "1"', resolver=lambda _, path: (path, f'import "{int(path) + 1}"'))
     assert "CEP208" in [d.code for d in checked.diagnostics]
+
+
+def test_the_last_file_may_import_one_that_was_read() -> None:
+    texts = {f"{n}": f"list l{n} = [{n}]" for n in range(IMPORTS_MAX)}
+    texts[f"{IMPORTS_MAX - 2}"] = 'import "0"'
+    text = "".join(f'import "{n}"\n' for n in range(IMPORTS_MAX - 1))
+    assert load_text(text, resolver=lambda _, path: (path, texts[path])).ok
+    more = load_text(text + f'import "{IMPORTS_MAX - 1}"', resolver=lambda _, path: (path, texts[path]))
+    assert [d.code for d in more.diagnostics] == ["CEP208"]
 
 
 def test_an_empty_text_is_clean() -> None:

@@ -62,6 +62,7 @@ def test_accepted(structure: str) -> None:
         ("a within 0 s", ["CEP402"]),
         ("a -> b within 0 events", ["CEP402"]),
         ("a ->[0 s] b", ["CEP402"]),
+        ("a ->[0..5 min] b", ["CEP104"]),
         ("a{2}[0 s] -> b", ["CEP402"]),
         ("(a*){2} -> b within 1 h", ["CEP403"]),
         ("((a? | b)){2} -> c within 1 h", ["CEP421", "CEP403"]),

@@ -273,7 +273,7 @@ def test_kinds() -> None:
         ("int", ["1", "-1", "1.5", "x", str(2**63)], [2, 3, 4]),
         ("int", ["1", str(2**63 - 1), str(-(2**63) + 1)], []),
         ("decimal(2)", ["1", "1.25", "1.255", "NaN", "1e400", "-0.1"], [2, 3, 4]),
-        ("decimal(2)", ["9e999999999", "1e999999", "1e-999999999", "1"], [0, 1, 2]),
+        ("decimal(2)", ["9e999999999", "1e999999", "1e-999999999", "1", f"1.{'0' * 33}1"], [0, 1, 2, 4]),
         ("cidr", ["10.0.0.0/8", "10.0.0.1/8", "::1", "x", "1.2.3.4/33", "1.2.3.4/", "fe80::%1/64"], [1, 3, 4, 5, 6]),
     ],
 )
@@ -297,6 +297,8 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text('added,blocked\n2026-01-01,"C-1"\n2026-01-02, C-2\n')
     assert read_entries(tmp_path / "b.csv", "blocked").to_pylist() == ["C-1", "C-2"]
     assert read_entries(tmp_path / "b.csv", "other").to_pylist() == ["2026-01-01", "2026-01-02"]
+    (tmp_path / "B.CSV").write_text("blocked\nC-1\n")
+    assert read_entries(tmp_path / "B.CSV", "blocked").to_pylist() == ["C-1"]
     (tmp_path / "c.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "header.csv").write_bytes(b'\n"",,\n1,2\n')
     with pytest.raises(SourceError, match="cannot be read as a list"):

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -153,6 +153,13 @@ PARAMS = st.dictionaries(
     st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), st.text()),
     max_size=4,
 )
+
+
+@given(st.lists(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()), max_size=3))
+@example([float("nan")])
+def test_a_list_of_parameters_is_refused_or_survives_its_json(entries: list[Any]) -> None:
+    record, problems = control.parse_control(json.dumps({**json.loads(upsert().to_json()), "params": {"x": entries}}))
+    assert problems if record is None else control.parse_control(record.to_json())[0] == record
 
 
 @given(PARAMS, st.sampled_from(["drain", "restart"]), st.integers(1, 1_000))

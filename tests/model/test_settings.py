@@ -113,6 +113,10 @@ def test_flags_win_over_the_file_and_paths_are_the_files(tmp_path: Path) -> None
     assert settings.job.rules == tmp_path / "r"
     assert settings.job.lateness == 120_000
     assert (settings.events.folder, settings.events.topic) == (Path("/abs"), "t")
+    assert read_settings(written(tmp_path, '[events]\nfolder = "-"\n'), {}).events.folder == Path("-")
+    for text, flags in (("", {"job": {"rules": ""}}), ('[job]\nrules = ""\n', {})):
+        with pytest.raises(UsageError, match=r"\$\.job\.rules: .*the path is empty"):
+            read_settings(written(tmp_path, text), flags)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,12 @@ def _variance(window: Sequence[Fraction]) -> Fraction:
     return sum(((value - mean) * (value - mean) for value in window), Fraction(0)) / len(window)
 
 
+def _is_lost(window: Sequence[Fraction]) -> bool:
+    """Return True for a spread of floats that counts as a rounding error (kernels/histories/exact_sums.py)."""
+    count, squares = len(window), sum((value * value for value in window), Fraction(0))
+    return 0 < count * _variance(window) <= squares / 2**100
+
+
 def _signed_square(number: Fraction) -> Fraction:
     squared: Fraction = number * abs(number)
     return squared
@@ -110,6 +116,9 @@ def _forms(sign: str, factor: str, column: Column, aggregate: Callable[[str], st
     def total(window: Sequence[Fraction]) -> Fraction:
         return max(Fraction(_INT64[0]), min(sum(window, Fraction(0)) * units, Fraction(_INT64[1]))) / units
 
+    def is_lost(window: Sequence[Fraction]) -> bool:
+        return column.scale is None and _is_lost(window)
+
     forms = [
         Comparison(f"t.a {sign} {avg}", lambda a, w: holds(a, _mean(w))),
         Comparison(f"t.a {sign} {factor} * {avg}", lambda a, w: holds(a, times * _mean(w))),
@@ -117,11 +126,13 @@ def _forms(sign: str, factor: str, column: Column, aggregate: Callable[[str], st
         Comparison(f"t.a - {avg} {sign} {factor}", lambda a, w: holds(a - _mean(w), times)),
         Comparison(
             f"t.a - {avg} {sign} {factor} * {stddev}",
-            lambda a, w: _by_spread(holds, _signed_square(a - _mean(w)), times * times * _variance(w)),
+            lambda a, w: (
+                None if is_lost(w) else _by_spread(holds, _signed_square(a - _mean(w)), times * times * _variance(w))
+            ),
         ),
         Comparison(f"{most} {sign} {avg}", lambda _, w: holds(max(w), _mean(w))),
         Comparison(f"{least} {sign} t.a", lambda a, w: holds(min(w), a)),
-        Comparison(f"{stddev} == 0.0", lambda _, w: _variance(w) == 0),
+        Comparison(f"{stddev} == 0.0", lambda _, w: None if is_lost(w) else _variance(w) == 0),
     ]
     if column.scale is not None:
         forms.append(Comparison(f"t.a {sign} {aggregate('sum')}", lambda a, w: holds(a, total(w))))

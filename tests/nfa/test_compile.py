@@ -78,6 +78,7 @@ def codes_and_texts(seq: str, params: str = "") -> list[tuple[str, str]]:
     ("seq", "code", "place"),
     [
         ("a -> (b -> !c within 5 min) -> d within 1 h", "CEP424", "d"),
+        ("a -> (b -> !c within 5 min) -> !d within 1 h", "CEP424", "d"),
         ("a -> (b -> !c within 5 min){2} within 1 h", "CEP424", "b"),
         ("((a -> b){90} -> c){90} within 1 h", "CEP425", "p"),
         ("a -> (b & c & d & e & f & g & h) within 1 h", "CEP425", "p"),
@@ -244,6 +245,9 @@ def test_an_absence_is_a_guard_in_the_middle_and_a_wait_at_the_end() -> None:
     assert {guard.variable for guard in wait.guards} == {"b"}
     end = build(structure("a -> !b within 5 min"))
     assert drawn(end) == ["start: a->>", "a: ·"]
+    nested = build(structure("c | ((a -> !b within 5 s) | d within 8 s)"))
+    (wait,) = [wait for position in nested.positions for wait in position.waits if wait.target is None]
+    assert [bound.max_ms for bound in wait.bounds] == [5_000, 8_000]
 
 
 def test_a_step_time_holds_though_its_step_is_left_out() -> None:

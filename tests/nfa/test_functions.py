@@ -98,6 +98,7 @@ def measured(expr: str, events: list[Event], random: Random | None = None) -> li
         ("substring(s, 2) == substring(s, 2, 1)", lambda s: s[1:] == s[1:2]),
         ('substring(s, 1, 1) == "é"', lambda s: s[:1] == "é"),
         ('substring(s, 9) == ""', lambda s: not s[8:]),
+        ('substring(s, 9, 9223372036854775807) == ""', lambda s: not s[8:]),
         ('upper(substring(lower(s), 1, 2)) == "AB"', lambda s: s.lower()[:2].upper() == "AB"),
         ("length(s) between 2 and 3", lambda s: 2 <= len(s) <= 3),
         ("length(upper(s)) > 6", lambda s: len(s.upper()) > 6),
@@ -271,6 +272,20 @@ def test_beside_a_look_up() -> None:
         assert expected
 
 
+@pytest.mark.parametrize(
+    ("unit", "zone", "time", "start"),
+    [
+        ("hour", "Australia/Lord_Howe", "2026-10-04T02:45+11:00", "2026-10-04T02:30+11:00"),
+        ("day", "America/Toronto", "1919-03-31T00:45-04:00", "1919-03-31T00:30-04:00"),  # 23:30 is followed by 00:30
+    ],
+)
+def test_a_unit_whose_start_is_skipped_begins_when_the_clock_changes(
+    unit: CalendarUnit, zone: str, time: str, start: str
+) -> None:
+    time_ms, start_ms = (int(datetime.fromisoformat(text).timestamp() * 1000) for text in (time, start))
+    assert unit_starts(unit, zone, np.array([time_ms, start_ms])).tolist() == [start_ms, start_ms]
+
+
 @pytest.mark.parametrize("unit", ["hour", "day", "week", "month"])
 @pytest.mark.parametrize(
     ("zone", "near"),
@@ -279,6 +294,8 @@ def test_beside_a_look_up() -> None:
         ("Australia/Lord_Howe", "2024-04-06T15:00Z"),
         ("America/St_Johns", "2010-11-07T02:31Z"),  # a minute after midnight the clock goes back to before midnight
         ("America/Havana", "2024-11-03T05:00Z"),
+        ("Australia/Lord_Howe", "2026-10-03T15:30Z"),
+        ("America/Toronto", "1919-03-31T04:30Z"),
         ("Asia/Kathmandu", "2024-01-01T00:00Z"),
     ],
 )

@@ -357,10 +357,20 @@ def bucket_middle(number: float, units: int | None) -> float:
     return math.copysign(float(middle), number)
 
 
+def _is_before_skip(time_ms: int, local: datetime) -> bool:
+    """Return True for a time in an earlier hour of the clock than `local` if the clock is put forward between them."""
+    earlier = (_EPOCH + timedelta(milliseconds=time_ms)).astimezone(local.tzinfo)
+    offsets = [moment.utcoffset() or timedelta() for moment in (earlier, local)]
+    return offsets[0] < offsets[1] and earlier.hour != local.hour
+
+
 def _unit_start_ms(window: HistoryWindow, time_ms: int) -> int:
     local = (_EPOCH + timedelta(milliseconds=time_ms)).astimezone(ZoneInfo(window.zone))
     if window.calendar == "hour":
-        return time_ms - (local.minute * 60 + local.second) * 1000 - local.microsecond // 1000
+        start_ms = time_ms - (local.minute * 60 + local.second) * 1000 - local.microsecond // 1000
+        while _is_before_skip(start_ms, local):
+            start_ms += 60_000
+        return start_ms
     day = local.date()
     if window.calendar == "week":
         day -= timedelta(days=day.weekday())

@@ -1,5 +1,7 @@
 """Reports: the keyed state of a job, the plan of a pattern, and an alert drawn over time."""
 
+import re
+import tracemalloc
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,6 +34,7 @@ from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
 from tests.engine.selected import select_keys
 from tests.histories.test_reach import payment, program_over
+from tests.histories.test_values import EVENTS as PAST_EVENTS
 from tests.lang.common import EVENTS, shown
 from tests.lang.generate import random_file
 from tests.oracle.random_cases import SCHEMA, random_case
@@ -201,6 +204,19 @@ def test_events_that_one_run_has_bound_count_too() -> None:
     assert busy.fullness == max(busy.runs / RUNS_PER_KEY_MAX, busy.bound / NODES_PER_KEY_MAX)
 
 
+def test_a_node_that_many_ways_lead_to_is_visited_once() -> None:
+    text = "seq a -> b{11,} any until (kind == c) -> z within 10 h\nwhere a: e kind == a\nb: e kind == b\n"
+    rules = program(rule(f"{text}z: e kind == a and amount == 7.00\nskip none", "loop"))
+    lines = ["k a@1000", *(f"k b@{2_000 + number}" for number in range(22)), "k c@60000"]
+    state = advance(rules, None, batch(*lines), 0).keyed_state
+    tracemalloc.start()
+    (busy,) = busiest_keys([page_of(state)], 5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert busy.bound > 22
+    assert peak < 5 << 20, "a way for each choice of eleven events takes many times more"
+
+
 def test_starts_that_rules_share() -> None:
     later = [f"y{n}: e kind == b and amount == {n}.00" for n in range(6)]
     texts = [f"seq x -> y{n} within 1 min\nwhere x: e kind == a\n{later[n]}" for n in range(6)]
@@ -292,6 +308,26 @@ def test_the_past_of_a_key_in_words() -> None:
     assert past.panes_count == 1
     assert past.events_count == len({event["event_time"] for event in past.events}), "each event once"
     assert list(past_of_key([page], "nobody", [{DOMAIN: program}])) == []
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 2), (2, 1, 2)])
+@pytest.mark.parametrize("condition", ["last(pay).size > 1", "max(pay.size over 3 s) > 1"])
+def test_each_event_of_one_moment_is_told_once(sizes: tuple[int, ...], condition: str) -> None:
+    program = program_over("count(pay over 3 s) > 1", "avg(pay.size over 3 s) > 1", condition)  # the last one pins
+    events = [payment(number, TIME_MS, "x", size=size) for number, size in enumerate(sizes)]
+    state = advance(program, None, batch_of(program.schema, {"x": events}), TIME_MS).keyed_state
+    written: dict[int, bytes] = {}
+    histories = pasts.store_segments(
+        state.histories, written.__setitem__, lambda segment: pasts.decode_segment(written[segment.number]),
+        pasts.SegmentCache(None),
+    )  # fmt: skip
+    page = pasts.StoredPast(0, DOMAIN, pasts.encode_head(histories), written)
+    (past,) = past_of_key([page], "x", [{DOMAIN: program}])
+    assert len(histories.pinned) >= 1
+    assert (past.events_count, sorted(event["size"] for event in past.events)) == (len(sizes), sorted(sizes))
+    dropped = program_over("count(pay over 3 s) > 1", events=re.sub(r"  size .*\n", "", PAST_EVENTS, count=1))
+    (past,) = past_of_key([page], "x", [{DOMAIN: dropped}])
+    assert past.events_count == len(sizes), "the schema has dropped the field"
 
 
 # The plan of a pattern, and an alert drawn over time.
@@ -421,12 +457,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def alert(*times_s: float, detected_s: float) -> dict[str, Any]:
+def alert(*times_s: float, detected_s: float, message: str = "a & b") -> dict[str, Any]:
     events = [
         {"variable": f"v{n % 2}", "event_id": f"e{n}", "event_time": START + timedelta(seconds=s)}
         for n, s in enumerate(times_s)
     ]
-    return {"rule_id": "r", "message": "a & b", "events": events, "detected_at": START + timedelta(seconds=detected_s)}
+    return {"rule_id": "r", "message": message, "events": events, "detected_at": START + timedelta(seconds=detected_s)}
 
 
 def test_each_event_stands_at_its_time_on_the_line_of_its_variable() -> None:
@@ -459,6 +495,14 @@ def test_the_chart_has_what_the_picture_has() -> None:
 def test_the_axis_ends_with_the_span(span_s: float, last: str) -> None:
     drawing = ET.fromstring(timeline(alert(0, span_s, detected_s=span_s)))
     assert [text.text for text in drawing.findall(f"{SVG}text")][-1] == last
+
+
+def test_characters_that_xml_does_not_allow_are_drawn_as_escapes() -> None:
+    shown = alert(0, detected_s=0, message="".join(map(chr, (0, 1, 0xB, 0xD800, 0xFFFE, 0xFFFF))))
+    shown["events"][0] |= {"event_id": "e\x0b", "variable": "v\x1b"}
+    texts = "".join(ET.fromstring(timeline(shown).encode()).itertext())
+    assert r"r: \u0000\u0001\u000b\ud800\ufffe\uffff" in texts
+    assert r"e\u000b at" in texts
 
 
 def test_an_alert_of_one_moment() -> None:

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
+from cep.api.replay import GivenRules
 from cep.base.errors import UsageError
 from cep.base.exits import Exit
 from cep.base.schema import Kind, Schema
@@ -22,7 +23,7 @@ from cep.model.rule import ListRecord, PauseRecord, RetireRecord, RollbackRecord
 from cep.rulebook import files
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.lock import LOCK_FILE, locked, problems_of_lock, read_lock, with_version, write_lock
-from cep.rulebook.meaning import content_hash, pattern_hash
+from cep.rulebook.meaning import content_hash, earlier_hash, pattern_hash
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.trust import digest_of
 from tests.columnar.protected import VISA, keys
@@ -70,6 +71,18 @@ def test_a_bad_file_is_a_problem_and_the_good_ones_stay(folder: Path, name: str,
     assert all(problem.startswith(f"{folder / name}: $") for problem in problems)
 
 
+@pytest.mark.parametrize("name", ["Blocked", "_blocked", "b" * 65])
+def test_a_name_that_no_record_can_have_is_a_problem(name: str, folder: Path) -> None:
+    """Such a list, and such a pattern, ended `cep check` and `cep.match` as if by a bug."""
+    text = (folder / "patterns.cep").read_text()
+    (folder / "patterns.cep").write_text(f'{text}\nlist {name}: string = ["a"]\n')
+    lists, [problem] = files.declared_lists(folder)
+    assert lists == []
+    assert f"no rule can name the list `{name[:64]}`" in problem
+    with pytest.raises(UsageError, match=f"no rule can name the pattern `{name[:64]}`"):
+        GivenRules.of_patterns(SOURCE.replace("large_after_small", name), "a text")
+
+
 def test_an_empty_folder_is_a_problem(tmp_path: Path) -> None:
     assert files.read_rules(tmp_path) == ([], [f"{tmp_path}: no rule files (*.toml) here"])
 
@@ -94,7 +107,8 @@ def test_the_history_of_a_control_topic(folder: Path) -> None:
     (record,), _ = files.read_rules(folder)
     retired = RetireRecord(id="good", version=2)
     path = folder / "control.jsonl"
-    path.write_bytes(b"\n".join([record.to_json(), b"", b'{"kind": "upsrt"}', retired.to_json(), b""]))
+    with_blank = retired.to_json().replace(b",", b",\r", 1)  # a blank of JSON, as for a job that reads the file
+    path.write_bytes(b"\n".join([record.to_json() + b"\r", b"", b'{"kind": "upsrt"}', with_blank, b""]))
     records, problems = files.read_control(path)
     assert records == [record, retired]
     assert problems
@@ -374,6 +388,32 @@ def test_what_a_definition_says_counts_where_it_is_used() -> None:
     text = "define tiny(x) = x < 1.00\ndefine other(x) = x < 2.00\n" + SOURCE.replace("amount < 1.00", "tiny(amount)")
     assert pattern_hash(text, "large_after_small") != pattern_hash(text.replace("1.00", "3.00", 1), "large_after_small")
     assert pattern_hash(text, "large_after_small") == pattern_hash(text.replace("2.00", "3.00"), "large_after_small")
+
+
+@pytest.mark.parametrize(
+    ("declarations", "condition", "name"),
+    [
+        ('list odd = ["7"]\ndefine odd = card_id in odd\n', "odd", "hit"),
+        ('define odd = card_id in odd and amount > 7\nlist odd = ["a"]\n', "odd", "hit"),
+        ("define odd = event in [a, b] and amount > 7\n", "odd", "hit"),
+        ("define odd = not test and amount > 7\n", "odd", "hit"),
+        ("", "amount > 7", "found"),  # the event type `found` stands after the pattern
+    ],
+)
+def test_a_definition_or_pattern_counts_whatever_its_name_and_fields(
+    declarations: str, condition: str, name: str
+) -> None:
+    text = (
+        "event payment { tx_id id  event_time time  card_id string  amount int  event enum(a, b)  test bool }\n"
+        f"{declarations}pattern {name} by card_id {{ seq x where x: payment {condition} emit card_id = x.card_id }}\n"
+        "event found { found_id id  event_time time  card_id string }\n"
+    )
+    records = [upsert(1, source=one, pattern=name, message="m") for one in (text, text.replace("7", "8"))]
+    before, after = (load_text(record.source).patterns[name] for record in records)
+    assert before != after
+    assert content_hash(records[0]) != content_hash(records[1])
+    # Locks, runs and signatures of 0.3.0 have the earlier hash.
+    assert earlier_hash(records[0]) == earlier_hash(records[1]) != content_hash(records[0])
 
 
 @pytest.mark.parametrize("name", ["test", "event", "list", "pattern", "define", "import"])

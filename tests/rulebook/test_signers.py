@@ -120,6 +120,7 @@ event card_flag { flag_id id  event_time time  card string }
 event login { login_id id  event_time time  card string }
 pattern reads by card { seq a where a: payment }
 pattern looks by card { seq a where a: payment count(login over 1 h) > 2 }
+pattern begins by card { seq a where a: payment first_seen(tx_id) < 1 h }
 pattern makes by card { seq a where a: payment emit card = a.card produce card_flag }
 """
 
@@ -138,6 +139,7 @@ pattern makes by card { seq a where a: payment emit card = a.card produce card_f
         ('events = ["payment"]', {}, None),
         ('events = ["payment"]', {"pattern": "looks"}, "read payment, not login"),
         ('events = ["card_*"]', {}, "read card_*, not payment"),
+        ('events = ["payment"]', {"pattern": "begins"}, "read payment, not all event types, as `first_seen` does"),
         ("priority_min = 50", {"priority": 50}, None),
         ("priority_min = 50", {"priority": 49}, "`priority` from 50 on, not 49"),
     ],
@@ -405,6 +407,18 @@ def test_what_is_not_signed_is_not_signed_on_the_way(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("pause = 1", "pause = 2"))
     with pytest.raises(UsageError, match="not what the root key has signed"):
         signers.withdraw(path, ADA.public, ROOT)
+
+
+@pytest.mark.parametrize("line", ["  version = 1", '"version" = 1'])
+def test_a_key_is_not_withdrawn_without_the_next_version(line: str, tmp_path: Path) -> None:
+    """A job accepts no other file of the same version."""
+    path = signed_folder(tmp_path)
+    text = path.read_text().replace("version = 1", line)
+    path.write_text(text)
+    signers.sign_signers(path, ROOT)
+    with pytest.raises(UsageError, match="this verb cannot change"):
+        signers.withdraw(path, ADA.public, ROOT)
+    assert path.read_text() == text
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,9 +85,10 @@ def test_a_rule_fires_again_on_a_key_when_its_time_is_over() -> None:
     policies = Policies({("a", 1): (None, 1_000)})
     alerts = table(
         alert(1, 5_000), alert(2, 5_999), alert(3, 6_000), alert(4, 6_500), alert(5, 5_500, key="d"),
-        alert(6, 5_500, rule_id="b"),
+        alert(6, 5_500, rule_id="b"), alert(7, -500, key="e"), alert(8, -1, key="e"),
     )  # fmt: skip
-    assert divided(alerts, policies) == (["0001", "0005", "0006", "0003"], {"0002": "suppressed", "0004": "suppressed"})
+    suppressed = dict.fromkeys(["0008", "0002", "0004"], "suppressed")
+    assert divided(alerts, policies) == (["0007", "0001", "0005", "0006", "0003"], suppressed)
 
 
 def test_only_the_first_of_a_group_fires_on_an_event() -> None:

@@ -5,6 +5,7 @@ the control records, not on their cuts.
 """
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -24,7 +25,7 @@ from cep.engine.migrate import migrate_state
 from cep.engine.reach import history_from_ms
 from cep.lang.load import load_text
 from cep.lang.walk import histories
-from cep.model.rule import RetireRecord, SnoozeRecord, UpsertRecord
+from cep.model.rule import PauseRecord, ResumeRecord, RetireRecord, SnoozeRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.embedded.engine import Engine, Workers
@@ -94,7 +95,9 @@ def payments(random: Random, count: int) -> EventBatch:
     return EventBatch(columns["card_id"], ids, np.zeros(count, np.int16), times.astype(np.int64), columns)
 
 
-def lived(book: Rulebook, batch: EventBatch, cuts: list[int], later: dict[int, list[UpsertRecord]]) -> pa.Table:
+def lived(
+    book: Rulebook, batch: EventBatch, cuts: list[int], later: Mapping[int, Sequence[UpsertRecord | ResumeRecord]]
+) -> pa.Table:
     """Return the alerts of micro-batches that end at the cuts, with records after them; state goes through bytes."""
     programs, keyed_state, output = Programs(), None, MatchOutput()
     for first, end in zip([0, *cuts], [*cuts, len(batch)], strict=True):
@@ -157,6 +160,28 @@ def test_live_and_replay_differ_only_where_an_alert_says_so(seed: int) -> None:
     assert all(lacks(alert) == (alert["history_from"] is not None) for alert in live_alerts)
     assert {a["rule_id"] for a in live_alerts} - {initial.id}, "rules that came later have alerts"
     assert pauses[initial.id] == []
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_rule_that_is_paused_before_its_start_knows_its_past(is_planned: bool) -> None:
+    batch, schema = payments(Random("paused"), 200), load_text(EVENTS.replace("retain_it", "")).schema
+    starts, pauses, resumes = (utc_text(int(batch.time_ms[row]) + 1) for row in (49, 40, 99))
+    first: list[UpsertRecord | PauseRecord] = [
+        record(0, CONDITIONS[0], "", starts if is_planned else None),
+        record(1, "amount > 7.90", ""),
+        PauseRecord(id="r0", version=1, effective_at=pauses if is_planned else None),
+    ]
+    resumption = ResumeRecord(id="r0", version=2, effective_at=resumes)
+    book, every = Rulebook(schema, (DOMAIN,)), Rulebook(schema, (DOMAIN,))
+    for target in (book, every):
+        assert [target.apply(change, None).kind for change in first] == ["applied"] * 3
+    assert every.apply(resumption, None).kind == "applied"
+    live_alerts = lived(book, batch, [30, 100], {100: [resumption]}).drop_columns(["epoch"])
+    output = MatchOutput()
+    match_events(Programs().of(every, schema)[DOMAIN], None, batch, TIME_MS_MAX, output)
+    assert live_alerts.equals(output.alert_table().drop_columns(["epoch"]))
+    assert live_alerts["history_from"].null_count == len(live_alerts) > 0
+    assert set(live_alerts["rule_id"].to_pylist()) == {"r0", "r1"}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -8,7 +8,7 @@ import pytest
 
 from cep.base.errors import StateCorruptError, StoreError, UsageError
 from cep.base.exits import MEANINGS, exit_of
-from cep.runners.live_checkpoint import JOB_FILE, open_checkpoint, read_job
+from cep.runners.live_checkpoint import JOB_FILE, lock_checkpoint, open_checkpoint, read_job
 from tests.rulebook.people import TRUST
 from tests.runners.spark.live_cases import changed_schema, make_job, rules
 from tests.small_disk import small_disk
@@ -106,3 +106,6 @@ def test_a_folder_that_cannot_be_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="give another"):
         open_checkpoint(tmp_path / "file" / "job", JOB, RULES)
+    for folder in ("file", "file/job"):
+        with pytest.raises(UsageError, match="give another"), lock_checkpoint(tmp_path / folder):
+            pass

@@ -4,6 +4,7 @@ The watch reports when brokers are away and when they are back, the lag, waiting
 job has limits, and gives a stranger no information.
 """
 
+import errno
 import io
 import json
 import os
@@ -29,9 +30,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from cep.base import limits
 from cep.base.errors import UsageError
 from cep.base.limits import HTTP_CONNECTIONS_MAX
+from cep.base.terminal import Terminal
 from cep.engine.alerts import NO_ALERTS
+from cep.kernels.own_numba import event
 from cep.runners import observe as observe_module
 from cep.runners import watch as watch_module
+from cep.runners.assembly import tell_totals
+from cep.runners.compiling import announced_compiling
 from cep.runners.http import served
 from cep.runners.meanings import current_names
 from cep.runners.observe import Log, Observed
@@ -45,7 +50,7 @@ TOTALS = Counter(
     {
         "events": 12, "late_events": 3, "duplicates": 1, "poison[missing_field]": 2, "poison[unreadable]": 1,
         "unkeyed[card_id,merchant_id]": 4, "alerts[card_testing@3]": 5, "alerts[other@1]": 6, "runs_expired": 7,
-        "runs": 9,
+        "runs": 9, "alerts_delivered[/alerts\nof b]": 8,
     }
 )  # fmt: skip
 
@@ -90,6 +95,7 @@ def test_every_total_is_a_metric() -> None:
     assert metrics["cep_poison_total", (("code", "missing_field"),)] == 2
     assert metrics["cep_unkeyed_total", (("key", "card_id,merchant_id"),)] == 4
     assert metrics["cep_alerts_total", (("rule", "card_testing"), ("version", "3"))] == 5
+    assert metrics["cep_alerts_delivered_total", (("sink", "/alerts\nof b"),)] == 8
     assert metrics["cep_runs", ()] == 9
     assert metrics["cep_state_bytes", ()] == 1_000
     assert 30 <= metrics["cep_watermark_delay_seconds", ()] < 600
@@ -204,6 +210,30 @@ def test_log() -> None:
     assert (first["event"], first["batch_id"], first["events"]) == ("micro_batch", 3, 12)
     assert first["time"].endswith("Z")
     assert second["reason"] == 'a "quoted"\nline'
+
+
+class Full(io.StringIO):
+    def write(self, _: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_log_that_cannot_be_written_ends_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log("json", Full())
+    log.tell("micro_batch", "micro-batch 3")
+    tell_totals({"events": 1}, "the end", Log("text", Full()), Terminal(file=Full()))
+    monkeypatch.setattr(sys, "stderr", Full())
+    with announced_compiling(), event.trigger_event("numba:compile"):
+        pass
+
+
+def test_a_line_of_the_log_is_one_write() -> None:
+    """Threads write to one stream, and a second write for the line feed could come after a line of another thread."""
+    writes: list[str] = []
+    stream = io.StringIO()
+    stream.write = writes.append  # type: ignore[method-assign, assignment]
+    for form in ("text", "json"):
+        Log(form, stream).tell("unhealthy", "a part is not well")
+    assert [text.count("\n") for text in writes] == [1, 1]
 
 
 LOOKS_MAX = 100
@@ -337,6 +367,13 @@ def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(watch_module, "DISK_FREE_BYTES_MIN", 1 << 62)
     watch.look()
     assert "MB are left" in observed.troubles["disk"]
+
+    def fail(_: Path) -> object:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("cep.runners.watch.shutil.disk_usage", fail)
+    watch.look()
+    assert "gives no answer" in observed.troubles["disk"]
     monkeypatch.undo()
     monkeypatch.setattr(watch_module, "DISK_FREE_BYTES_MIN", 1)
     watch.look()
@@ -414,6 +451,10 @@ def test_only_health_is_for_everybody() -> None:
         assert ask(address, "/metrics", "right")[0] == 200
         assert ask(address, "/key?key=c1", "right") == (200, '{"key":["c1"]}\n')
         assert ask(address, "/other", "right")[0] == 404
+    with served(("127.0.0.1", 0), Observed(60_000), answers, "r\u00ecght") as address:
+        for token in ("r\u00ecght", "r\u00ecght".encode().decode("latin-1")):  # the client sends Latin-1, or UTF-8
+            assert ask(address, "/metrics", token)[0] == 200
+        assert ask(address, "/metrics", "right")[0] == 401
 
 
 def test_without_a_token_nobody_needs_one() -> None:

@@ -67,6 +67,7 @@ def test_dead_letters_are_written_beside_and_old_ones_removed(tmp_path: Path) ->
 def test_what_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("old")
+    (tmp_path / "a.jsonl.dead.jsonl").write_text("old")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -75,7 +76,7 @@ def test_what_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(SinkError, match=r"alerts cannot be written to .*a\.jsonl: .*No space left"):
         write_outputs(alert_table(1, 3), [], path, "jsonl")
     assert path.read_text() == "old"
-    assert names(tmp_path) == ["a.jsonl"]
+    assert names(tmp_path) == ["a.jsonl", "a.jsonl.dead.jsonl"]
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:

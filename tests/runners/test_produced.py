@@ -1,7 +1,7 @@
 """Patterns that feed patterns: both replays find the same circles of money as brute force."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+import cep
 from cep.cli import main as cli
 from cep.columnar.decode import KEY_SEPARATOR
 from cep.rulebook.deploy import deploy
@@ -99,6 +100,40 @@ def test_what_events_of_one_time_become_keeps_their_order(order: str, count: int
     times = pa.array([1_700_000_000_000] * len(rows), pa.timestamp("ms", "UTC"))
     replayed = run(saved(tmp_path, pa.table({**columns, "event_time": times})))
     assert replayed.alerts.num_rows == count
+
+
+FACTORS = """
+event tx { tx_id id  event_time time  card string  rate float  factor float }
+event scaled { scaled_id id  event_time time  card string  rate float }
+pattern scale by card {
+  seq      a
+  where    a: tx
+  skip     none
+  emit     card = a.card, rate = a.rate * a.factor
+  produce  scaled
+}
+pattern unknown by card {
+  seq      a
+  where    a: scaled  rate is null
+}
+pattern zeros by card {
+  seq      a{2}
+  where    a: scaled  rate is not null
+  emit     different = distinct(a.rate)
+}
+"""
+
+
+def test_numbers_are_as_in_events_of_a_source(tmp_path: Path) -> None:
+    """A number that is too large for a float is null, and zero has one sign."""
+    (tmp_path / "p.cep").write_text(FACTORS)
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    rows = [
+        {"tx_id": f"t{n}", "event_time": start + timedelta(seconds=n), "card": "c", "rate": rate, "factor": factor}
+        for n, (rate, factor) in enumerate([(0.0, 1.0), (1e300, 1e300), (0.0, -1.0)])
+    ]
+    alerts = cep.load(tmp_path / "p.cep").match(pa.Table.from_pylist(rows)).table.sort_by("rule_id").to_pylist()
+    assert [(a["rule_id"], a["measures"]) for a in alerts] == [("unknown", "{}"), ("zeros", '{"different":1}')]
 
 
 BUSY = """

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.errors import SinkError
+from cep.sinks.base import Recalled
 from cep.sinks.csv_cells import write_csv
 from cep.sinks.durable import write_durably
 from cep.sinks.files import DeadLetterFiles, FileSink, Form, read_alerts
@@ -25,6 +26,14 @@ def test_batches_are_read_in_their_order(tmp_path: Path) -> None:
     for batch_id in (10, 9, 100):
         sink.write(alert_table(batch_id, 1), batch_id)
     assert [alert["alert_id"] for alert in read_alerts(tmp_path / "alerts")] == ["a9", "a10", "a100"]
+
+
+def test_a_copy_under_another_name_is_not_recalled(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path)
+    sink.write(alert_table(0, 2), 1)
+    (tmp_path / "batch-0000000000000000002 (copy).jsonl").write_text("")
+    recalled = sink.recall(0, 0)
+    assert (recalled.number, len(recalled.alert_ids)) == (1, 2)
 
 
 def test_no_alerts_no_file(tmp_path: Path) -> None:
@@ -67,8 +76,24 @@ def test_parquet_holds_the_table_and_no_half_file(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     assert pq.read_table(path).equals(alert_table(0, 3))
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(SinkError, match="not a Parquet file"):
+    with pytest.raises(SinkError, match="not a file of alerts"):
         FileSink(tmp_path, "parquet").write(alert_table(0, 3), 0)
+
+
+@pytest.mark.parametrize("form", get_args(Form))
+def test_files_that_are_none_of_the_sink(tmp_path: Path, form: Form) -> None:
+    sink = FileSink(tmp_path, form)
+    sink.write(alert_table(0, 3), 7)
+    (file,) = tmp_path.iterdir()
+    (tmp_path / f"batch-copy.{form}").write_bytes(file.read_bytes())
+    assert sink.recall(6, 0) == Recalled(frozenset({"a0", "a1", "a2"}), 7)
+    if form == "jsonl":
+        file.write_bytes(b'{"code": "unreadable"}\n')
+    else:
+        pq.write_table(pa.table({"code": ["unreadable"]}), file)
+    for use in (lambda: sink.recall(6, 0), lambda: sink.write(alert_table(0, 3), 7)):
+        with pytest.raises(SinkError, match="not a file of alerts"):
+            use()
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:

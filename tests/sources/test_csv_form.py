@@ -199,6 +199,8 @@ def test_a_column_that_changes_its_type_is_text(tmp_path: Path) -> None:
     path.write_text('{"v": 1, "w": 1}\n{"v": "x"}\nnothing\n{"v": {"a": 2}, "w": 2}\n')
     table = read_json_table(path)
     assert table.to_pydict() == {"v": ["1", "x", '{"a":2}'], "w": [1, None, 2]}
+    path.write_text('null\n{"v": 1}\n')  # Arrow's own reader ends the process
+    assert read_json_table(path).to_pydict() == {"v": [1]}
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv"])

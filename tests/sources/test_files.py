@@ -4,10 +4,13 @@ import gzip
 import io
 import json
 import tracemalloc
+from collections import Counter
 from datetime import datetime
+from decimal import Decimal
 from mmap import PAGESIZE
 from pathlib import Path
 from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import orjson
@@ -19,14 +22,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cep.base.errors import SourceError
+from cep.base.errors import InputError, SourceError
 from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.columnar.decode import route
 from cep.columnar.mapping import PLAIN, mapping_of
 from cep.lang.load import load_text
 from cep.sources import json_lines, pieces
 from cep.sources.check import first_records
 from cep.sources.files import read_key
-from cep.sources.inputs import given_inputs, kind_of, suffix_of
+from cep.sources.inputs import files_of, given_inputs, kind_of, suffix_of
 from cep.sources.json_lines import json_values
 from cep.sources.pieces import read_pieces
 from tests.columnar.common import GOOD, ONE, record
@@ -75,6 +79,41 @@ def test_one_key_and_no_other(tmp_path: Path, kind: str) -> None:
     assert ids(path, ("card", "account"), "c1\x1e17\x1f1") == ["e3"]
 
 
+@pytest.mark.parametrize(
+    ("type_", "suffix", "values"),
+    [
+        ("int", "csv", ["500", "0500", "500.0", "5e2", "-7", "-07"]),
+        ("int", "jsonl", ["500", "5e2", '"5E2"', "50e1", "-7", '"-07"']),
+        ("string", "jsonl", ['"500"', "500.0", "5e2", '"c"']),
+        ("decimal(2)", "csv", ["5", "5.00", "5.0"]),
+        ("decimal(2)", "jsonl", ["5", "5.00", '"5"']),
+        ("bool", "csv", ["true", "TRUE", "1", "0"]),
+        ("bool", "jsonl", ["true", "1", '"True"', "0"]),
+        ("enum(pos, atm)", "csv", ["pos", "POS", "atm"]),
+        ("enum(pos, atm)", "jsonl", ['"pos"', '"Pos"', '"atm"']),
+        ("int", "parquet", [5, 6]),
+        ("int", "parquet", [Decimal("5.00"), Decimal("6.00")]),
+        ("string", "parquet", [Decimal("5.00"), Decimal("6.00")]),
+    ],
+)
+def test_a_key_has_all_the_events_that_are_decoded_with_it(
+    type_: str, suffix: str, values: list[Any], tmp_path: Path
+) -> None:
+    schema = load_text(f"event t {{ id id  event_time time  k {type_} }}").schema
+    path, time = tmp_path / f"a.{suffix}", "1970-01-01T00:00:00Z"
+    if suffix == "parquet":
+        ids = pa.array(["e"] * len(values), pa.string_view())
+        pq.write_table(pa.table({"id": ids, "event_time": [time] * len(values), "k": values}), path)
+    elif suffix == "csv":
+        path.write_text("id,event_time,k\n" + "".join(f"e,{time},{value}\n" for value in values))
+    else:
+        path.write_text("".join(f'{{"id":"e","event_time":"{time}","k":{value}}}\n' for value in values))
+    (piece,) = read_pieces(path, schema).pieces
+    keys = route(piece.decode(), ("k",), schema.columns())[0].key.to_pylist()
+    assert len(keys) == len(values)
+    assert {key: len(read_key(path, schema, ("k",), key).batch) for key in keys} == Counter(keys)
+
+
 def test_columns_have_their_types(tmp_path: Path) -> None:
     for kind in ("parquet", "csv", "json"):
         batch = read_key(written(tmp_path, kind), SCHEMA, ("card",), "c1").batch
@@ -121,6 +160,19 @@ def test_a_wildcard_stands_for_its_files_each_once(tmp_path: Path) -> None:
     assert [path.name for path in paths] == ["b.jsonl", "a.jsonl", "gone"]
     with pytest.raises(SourceError, match="no file matches"):
         given_inputs([tmp_path / "*.parquet"])
+
+
+def test_hidden_names_are_left_out_of_a_folder(tmp_path: Path) -> None:
+    for name in (".a", "_a", ".checkpoints/a", "_temporary/0/a", "day=1/_tmp/a", "day=1/a", "_day=2/a", "b/a"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.jsonl").touch()
+    names = ["_day=2/a.jsonl", "b/a.jsonl", "day=1/a.jsonl"]
+    assert [str(path.relative_to(tmp_path)) for path in files_of(tmp_path)] == names
+    assert files_of(tmp_path / "_temporary" / "0" / "a.jsonl") == [tmp_path / "_temporary" / "0" / "a.jsonl"]
+    assert kind_of(tmp_path) == "json"
+    (tmp_path / "b" / "_delta_log").mkdir()
+    with pytest.raises(InputError, match=r"b is a table whose log \(_delta_log\)"):  # it names files that do not count
+        kind_of(tmp_path)
 
 
 @pytest.mark.parametrize(

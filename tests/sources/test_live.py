@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import threading
@@ -63,6 +64,16 @@ def test_files_come_once_also_those_that_appear_later(
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_file_is_read_in_large_blocks_although_a_few_records_are_asked_for(kind: str, tmp_path: Path) -> None:
+    write(tmp_path, kind, "a", ROWS[:1])
+    write(tmp_path, kind, "b", ROWS[1:])
+    source = FilesSource(tmp_path, follow=False)
+    one, many = [chunk for records_max in (500, 3) for chunk in source.poll(records_max, 0.0)]
+    assert len(one) == 1
+    assert len(many) >= len(ROWS) - 2
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_files_go_on_behind_a_position(kind: str, tmp_path: Path) -> None:
     write(tmp_path, kind, "a", ROWS[:300])
     write(tmp_path, kind, "b", ROWS[300:])
@@ -96,12 +107,23 @@ def test_no_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file or folder at"):
         FilesSource(tmp_path / "gone", follow=True)
     write(tmp_path, "jsonl", "a", ROWS[:1])
+    source = FilesSource(tmp_path, follow=False)
     with (
         patch("os.access", lambda *_: False),
         patch("cep.sources.live.files.open_file", side_effect=UnreadableError("permission denied")),
         pytest.raises(SourceError, match="permission denied; see that the job may read it"),
     ):
-        FilesSource(tmp_path, follow=False).poll(1, 0.0)
+        source.poll(1, 0.0)
+    assert drain(source) == [ROWS[0]["tx_id"]]
+    (tmp_path / "later").mkdir()
+    source = FilesSource(tmp_path / "later", follow=True)
+    (tmp_path / "later").rmdir()
+    with pytest.raises(SourceError, match="later cannot be read"):
+        source.poll(1, 0.0)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(SourceError, match=r"cannot be read: .* directory"):
+        LinesSource(descriptor).poll(1, 0.0)
+    os.close(descriptor)
 
 
 def test_a_file_that_cannot_be_read_is_set_aside_and_the_others_are_read(tmp_path: Path) -> None:
@@ -141,7 +163,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_the_others_are_read(tmp_pat
 
 def test_lines_of_a_pipe_however_they_are_cut() -> None:
     reading, writing = os.pipe()
-    text = b"\n".join(map(orjson.dumps, ROWS))
+    text = codecs.BOM_UTF8 + b"\n".join(map(orjson.dumps, ROWS))
 
     def produce() -> None:
         for start in range(0, len(text), 777):

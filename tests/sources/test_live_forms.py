@@ -49,11 +49,11 @@ def _parquet(records: Rows) -> bytes:
 # The name of a file and its bytes.
 GOOD_FORMS: dict[str, Callable[[Rows], bytes]] = {
     "lines.jsonl": _text(FORMS["lines"]),
-    "mark.jsonl": _text(FORMS["lines"], "utf-8-sig"),
+    "e%20f +[m].jsonl": _text(FORMS["lines"], "utf-8-sig"),
     "wide.json": _text(FORMS["an array that is indented"], "utf-16"),
     "array.json": _text(FORMS["an array with an object a line"]),
     "commas.ndjson": _text(FORMS["a comma after each"]),
-    "packed.jsonl.gz": lambda records: gzip.compress(FORMS["lines"](records).encode()),
+    "{100%}.jsonl.gz": lambda records: gzip.compress(FORMS["lines"](records).encode()),
     "array.json.gz": lambda records: gzip.compress(json.dumps(records).encode()),
     "a.csv": _text(csv_text),
     "semicolons.csv": _text(lambda records: csv_text(records, ";"), "utf-16"),
@@ -101,6 +101,18 @@ def test_a_job_reads_what_a_replay_reads_and_goes_on_in_it(name: str, tmp_path: 
     again = FilesSource(tmp_path, follow=False)
     again.seek(first.positions())
     assert before + ids_and_poison(again)[0] == [row["tx_id"] for row in rows(0)]
+
+
+def test_bad_lines_of_a_file_come_once_also_after_a_restart(tmp_path: Path) -> None:
+    lines = [f"t{n},1" if n % 1_000 < 2 else f"t{n},1,{'x' * 100}" for n in range(20_000)]
+    write(tmp_path, "a.csv", "\n".join(["a,b,c", *lines]).encode())
+    first, again = FilesSource(tmp_path, follow=False), FilesSource(tmp_path, follow=False)
+    chunks = first.poll(7, 0.0)
+    again.seek(first.positions())
+    while not again.ended:
+        chunks += again.poll(7, 0.0)
+    assert len(chunks) > 2
+    assert [bad.record for chunk in chunks for bad in chunk.bad_lines] == [line for line in lines if "x" not in line]
 
 
 @pytest.mark.parametrize("name", BROKEN_FORMS)

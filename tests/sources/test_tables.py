@@ -10,13 +10,14 @@ import pytest
 from cep.base.errors import InputError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, concat_decoded
-from cep.columnar.mapping import FieldMapping, mapping_of
+from cep.columnar.mapping import FieldMapping, FileForm, mapping_of
 from cep.columnar.times import times_us
 from cep.lang.load import load_text
 from cep.sources.check import check_records
 from cep.sources.files import read_key
 from cep.sources.inputs import Records, given_inputs
 from cep.sources.pieces import FilePart, parts_of, read_part, read_pieces, shares_of
+from cep.sources.tables import read_whole
 
 SCHEMA = load_text("event n { i id  event_time time  h string  v decimal(2)?  part string? }").schema
 T0 = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -135,3 +136,22 @@ def test_shares_of_a_file_have_each_record_once(kind: str, share_bytes: int, tmp
     again = [FilePart.from_json(share.to_json()) for share in shares]
     pieces = [piece.decode() for share in again for piece in read_part(share, SCHEMA, mapping)]
     assert [i for piece in pieces for i in piece.event_id.to_pylist()] == ids
+
+
+@pytest.mark.parametrize(
+    ("texts", "type_"),
+    [
+        (["1", "-999999999999999999"], pa.int64()),
+        (["1", "9223372036854775807"], pa.int64()),
+        (["1", "9223372036854775808"], pa.string()),
+        (["4539148803436467123", "12345678901234567890"], pa.string()),
+        (["4539148803436467123", "1.5"], pa.float64()),
+        (["01", "2"], pa.string()),
+    ],
+)
+def test_no_number_of_many_digits_is_rounded(texts: list[str], type_: pa.DataType, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"x,{text}\n" for text in texts))
+    (whole,) = read_whole(tmp_path / "a.csv", FileForm())
+    assert whole.table["b"].type == type_
+    if type_ != pa.float64():
+        assert [str(value) for value in whole.table["b"].to_pylist()] == texts

@@ -201,6 +201,13 @@ def test_after_a_fall_back_the_damaged_one_does_not_count_and_is_copied_anew(tmp
     assert restored_entries(job.target, tmp_path / "again") == (expected, b"payload 1", ())
 
 
+def test_a_copied_manifest_under_another_name_is_no_checkpoint(tmp_path: Path, job: Job) -> None:
+    job.take()
+    path = Path(job.target.url) / "checkpoint-00000001.manifest"
+    shutil.copy(path, path.with_name("checkpoint-00000001-old.manifest"))
+    assert checkpoint_numbers(job.target) == [1]
+
+
 def test_nothing_published_is_nothing_to_restore(tmp_path: Path) -> None:
     assert restore(Target(str(tmp_path / "target")), tmp_path / "back") is None
 
@@ -288,10 +295,16 @@ def test_checksums_are_computed_while_nobody_else_wants_the_processor(
 
 
 class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types
-    """An object store in which every third write fails; some failures leave half of the file."""
+    """An object store in which every third write fails; some failures leave half of the file. Removals may fail too."""
 
     protocol = "flaky"
     chance = Random(0)
+    keeps = 0.0  # the share of removals that fail
+
+    def rm_file(self, path: str) -> None:
+        if self.chance.random() < self.keeps:
+            raise OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        super().rm_file(path)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         if self.chance.random() < 0.3:
@@ -311,20 +324,25 @@ def take(checkpoints: Checkpoints, store: DurableStore, payload: bytes = b"") ->
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_object_store_that_fails_now_and_then(tmp_path: Path, seed: int) -> None:
+def test_an_object_store_that_fails_now_and_then(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
     FlakyFileSystem.chance = Random(seed)
+    monkeypatch.setattr(FlakyFileSystem, "keeps", 0.5)
     target = Target(f"flaky://{uuid4()}")
     store = MemoryStore()
     published: dict[int, dict[bytes, bytes]] = {}
     failures: list[str] = []
     with Checkpoints(target, tmp_path / "work", kept_count=2) as checkpoints:
-        for number in range(12):
-            store.put(store_key(0, b"%d" % number, b"", b""), b"x" * number)
+        for number in range(36):
+            content = b"%d" % (number // 3)  # a failed checkpoint is tried again unchanged
+            store.put(store_key(0, content, b"", b""), b"x")
             try:
-                published[take(checkpoints, store)] = dict(store.scan(ALL_KEYS))
+                newest = take(checkpoints, store, content)
             except StoreError as error:
                 failures.append(str(error))
+                continue
+            published[newest] = dict(store.scan(ALL_KEYS))
+            assert {file.sha256 for file in read_manifest(target, newest).files} <= target.sizes(FOLDER).keys()
     assert failures, f"seed {seed}: nothing was tried"
     assert published, f"seed {seed}: nothing was tried"
     assert all("Connection reset" in text for text in failures), f"seed {seed}"
@@ -403,6 +421,8 @@ def test_a_target_that_cannot_be_reached_is_no_reason_to_go_back(tmp_path: Path)
     with pytest.raises(StoreError, match="timed out") as error:
         restore(target, tmp_path / "back")
     assert not isinstance(error.value, StateCorruptError)
+    with pytest.raises(StoreError, match="timed out"):  # its files would count as those of no checkpoint
+        Checkpoints(target, tmp_path / "work")
     Away.is_away = False
     assert restore(target, tmp_path / "back") is not None
 

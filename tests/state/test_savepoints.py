@@ -21,7 +21,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from cep.base.errors import StateCorruptError, StoreError
+from cep.base.errors import StateCorruptError, StoreError, UsageError
 from cep.state import store as stores
 from cep.state import target as target_module
 from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbers, read_manifest, restore
@@ -299,6 +299,11 @@ def test_a_target_may_itself_be_a_link(tmp_path: Path) -> None:
 def test_an_unknown_protocol_is_refused() -> None:
     with pytest.raises(StoreError, match="nonsense"):
         Target("nonsense://bucket")
+
+
+def test_no_place_is_not_the_folder_of_the_process() -> None:
+    with pytest.raises(UsageError, match="an empty text"):
+        Target("")
 
 
 class FullFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types

@@ -14,11 +14,12 @@ from random import Random
 
 import pytest
 
-from cep.base.errors import StateCorruptError, StateError
+from cep.base.errors import StateCorruptError, StateError, StoreError
 from cep.state import rocks
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import ALL_KEYS, DurableStore, group_range, store_key
+from tests.small_disk import small_disk
 from tests.state.contract import CHECKS, Check
 
 Open = Callable[[Path], DurableStore]
@@ -171,6 +172,13 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
         )
     assert "StoreError" in result.stderr
     assert "another process has it open" in result.stderr
+
+
+def test_a_full_disk_is_told_also_in_a_folder_with_a_lock_in_its_name(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "block-1", 1) as disk:
+        disk.fill(0)
+        with pytest.raises(StoreError, match="make room on the disk"):
+            RocksStore(disk.folder / "job")
 
 
 def test_memory_is_bounded_by_bytes_however_much_is_stored(tmp_path: Path) -> None:

@@ -173,13 +173,13 @@ def pages_give_back_what_was_put(case: Case) -> None:
     pages = level_ports(case).pages[CARD]
     slots = np.unique(pages.slots(opened.keys))
     assert len(slots) > 1
-    assert pages.take(slots, program) == (None, 0)
+    assert pages.take(slots, program) == (None, {})
     pages.put(slots, opened, program)
     case.close()
     pages = level_ports(case).pages[CARD]
-    runs, orphans_count = pages.take(slots, program)
+    runs, changes = pages.take(slots, program)
     assert runs is not None
-    assert (sorted(runs.keys.to_pylist()), len(runs), orphans_count) == (sorted(opened.keys.to_pylist()), 20, 0)
+    assert (sorted(runs.keys.to_pylist()), len(runs), changes) == (sorted(opened.keys.to_pylist()), 20, {})
     some = pages.slots(batch.key[:1])
     alone, _ = pages.take(some, program)
     assert alone is not None
@@ -187,7 +187,7 @@ def pages_give_back_what_was_put(case: Case) -> None:
     pages.put(some, empty_state(program), program)
     case.close()
     pages = level_ports(case).pages[CARD]
-    assert pages.take(some, program) == (None, 0), "an empty page is removed"
+    assert pages.take(some, program) == (None, {}), "an empty page is removed"
     other_runs, _ = pages.take(slots, program)
     assert other_runs is not None
     assert len(other_runs) == 20 - len(alone)

@@ -434,9 +434,9 @@ class PlainPages:
         expired_slots = {slot for slot, (_, deadline_ms) in self.held.items() if deadline_ms <= watermark_ms}
         return np.array(sorted({*self.slots(keys).tolist(), *expired_slots}), np.int64)
 
-    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, Counter[str]]:
         states = [self.held[slot][0] for slot in slots.tolist() if slot in self.held]
-        return concat_states(states, program.row_registers) if states else None, 0
+        return concat_states(states, program.row_registers) if states else None, Counter()
 
     def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
         part = np.searchsorted(slots, self.slots(after.keys))

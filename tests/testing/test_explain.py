@@ -146,6 +146,17 @@ WHERE = "where a: pay amount < 10  b: pay amount > 100"
             id="until",
         ),
         pytest.param(
+            "seq (n -> a+ until (ok == true))+ until (amount > 5) -> b within 5 min "
+            "where n: login  a: pay amount < 10  b: pay amount > 100",
+            "0s login  1m pay amount=1 ok=true",
+            [
+                "n 0 s · then waited for a",
+                "  1 min e00002 is no a: it stops the loop, ok == true is true (ok = true)",
+                "  e00002 at 1 min stopped the loop",
+            ],
+            id="until of a loop in a group",
+        ),
+        pytest.param(
             "seq a{3} -> b where a: pay amount < 10  b: pay amount > 100",
             "0s pay amount=1  1m pay amount=2  2m pay amount=200",
             [

@@ -43,6 +43,8 @@ def test_passes(expects: str) -> None:
 
 
 STRICT = "seq a, b where a: pay amount < 10  b: pay amount > 100"
+HUGE = " * ".join(["a.km"] * 22)  # beyond the largest float
+NO_NUMBER = f"seq a where a: pay km > 1.0 emit y = {HUGE} - {HUGE}"
 OTHER_TYPE = "c1: 0s pay amount=1  1s login  2s pay amount=200"
 ABSENCE = "seq a -> !b within 5 min where a: pay ok == true  b: pay ok == false"
 
@@ -55,6 +57,11 @@ ABSENCE = "seq a -> !b within 5 min where a: pay ok == true  b: pay ok == false"
         pytest.param(ABSENCE, "c1: 0s pay ok=true expect match on c1 at 5m", id="an absence, when its window closes"),
         pytest.param(ABSENCE, "c1: 0s pay ok=true 299s pay expect none", id="an absence, before"),
         pytest.param(ABSENCE, "c1: 0s pay ok=true 300s pay expect match on c1 at 5m", id="an absence, at its end"),
+        pytest.param(
+            NO_NUMBER,
+            "c1: 0s pay km=1000000000000000.0 expect match on c1 { y: null }",
+            id="a measure that is no number, as alerts",
+        ),
         pytest.param(STRICT, f"{OTHER_TYPE} expect match", id="events of types that the pattern does not read"),
         pytest.param(f"{STRICT} over all", f"{OTHER_TYPE} expect none", id="events of types that it reads"),
         pytest.param(PAIR, "c1: 0s pay amount=1  0s pay amount=200 expect match", id="one time, as written"),
@@ -220,6 +227,25 @@ def test_several_tests_add_up_also_with_other_parameters() -> None:
     assert covered.states.missing() == []
     assert covered.transitions.missing() == []
     assert covered.outcomes.missing() == []
+
+
+LOOPS = """
+pattern loops by card {
+  seq (a+ until (ok == true) -> c)+ until (amount > 5) -> b within 5 min
+  where a: pay amount < 10
+        b: pay amount > 100
+        c: login
+}
+test "a large payment ends both loops" of loops { c1: 0s pay amount=1  1m pay amount=7 ok=false  expect none }
+"""
+
+
+def test_each_until_around_a_variable_is_a_condition() -> None:
+    loaded = checked(LOOPS)
+    traces = run_test(loaded.schema, loaded.tests[0]).traces.values()
+    outcomes = coverage_of(loaded.patterns["loops"], traces).outcomes
+    untils = [name for name in outcomes.missing() if name.startswith("until")]
+    assert untils == ["until a: ok == true is true", "until c: amount > 5.00 is not true"]
 
 
 # A test of a pattern that reads past events: the events that fire, and a report about one that does not.

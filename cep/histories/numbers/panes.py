@@ -259,7 +259,11 @@ def merge_panes_and_events(
     first_ms = int(unsorted_rows.pane_ms.min()) if len(unsorted_rows) else 0
     last_ms = int(unsorted_rows.pane_ms.max()) if len(unsorted_rows) else 0
     position_in_key = np.where(comes_last, last_ms - first_ms + 1, unsorted_rows.pane_ms - first_ms)
-    order = np.argsort(unsorted_rows.key * (last_ms - first_ms + 2) + position_in_key, kind="stable")
+    width = last_ms - first_ms + 2
+    if (int(unsorted_rows.key.max(initial=0)) + 1) * width < 2**63:
+        order = np.argsort(unsorted_rows.key * width + position_in_key, kind="stable")
+    else:  # a wrong date, such as the year 1
+        order = np.lexsort((position_in_key, unsorted_rows.key))
     position_of = np.empty(len(unsorted_rows), np.int64)
     position_of[order] = np.arange(len(unsorted_rows))
     rows = unsorted_rows.take(order)

@@ -9,21 +9,21 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from itertools import chain
 
 from cep.base.limits import LIST_PARAM_ENTRIES_MAX, REPETITIONS_MAX, TIME_MS_MAX
 from cep.base.schema import Kind
+from cep.base.text import decimal_units
 from cep.lang import ir
 from cep.lang.check.text import constant_problem
-from cep.lang.check.types import INT64_MAX, convert_const, is_raw
+from cep.lang.check.types import INT64_MAX, branches, convert_const, is_raw
 from cep.lang.diagnostics import Collector, Diagnostic, Span, did_you_mean
 from cep.lang.parse.lexer import UNITS_MS
 from cep.lang.show import show_duration
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
-# The longest number that is looked at; longer ones fit no slot and cost time to convert.
-_NUMBER_TEXT_MAX = 40
 
 
 def bind(pattern: ir.PatternIR, arguments: Mapping[str, object]) -> tuple[ir.PatternIR | None, list[Diagnostic]]:
@@ -50,6 +50,7 @@ def bind(pattern: ir.PatternIR, arguments: Mapping[str, object]) -> tuple[ir.Pat
 
 
 def _slot_or_report(param: ir.ParamDecl, arguments: Mapping[str, object], collector: Collector) -> ir.Slot:
+    """Return the stored form of a parameter's value: a rule's argument or the default. Return None after a report."""
     if param.name not in arguments:
         if param.default is None:
             collector.add("CEP502", f"the parameter `{param.name}` has no default and is not given")
@@ -57,7 +58,10 @@ def _slot_or_report(param: ir.ParamDecl, arguments: Mapping[str, object], collec
     value = arguments[param.name]
     slot = _slot(value, param)
     if slot is None:
-        shown = repr(value)[:60]
+        try:
+            shown = repr(value)[:60]
+        except ValueError:
+            shown = "this number"  # Python writes no int of more than 4300 digits
         help_line = {
             Kind.DURATION: _duration_help(value),
             Kind.LIST: f"write the name of a list, or at most {LIST_PARAM_ENTRIES_MAX} entries: [1, 2]",
@@ -79,7 +83,7 @@ def _slot_or_report(param: ir.ParamDecl, arguments: Mapping[str, object], collec
 
 def _duration_help(value: object) -> str:
     """Say how a duration is written; a bare number is a duration in as many units as there are."""
-    bare = isinstance(value, int) and not isinstance(value, bool)
+    bare = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= INT64_MAX
     return f'a duration has a unit: write "{value} s" or "{value} min"' if bare else 'write a duration like "10 min"'
 
 
@@ -93,14 +97,14 @@ def shown_slot(slot: float | None, param: ir.ParamDecl) -> str:
 
 
 def _slot(value: object, param: ir.ParamDecl) -> ir.Slot:
-    """Convert an argument to the value of its parameter's type; None if it does not fit."""
+    """Convert a rule's argument to the form in which values of the parameter's type are stored; None if it is wrong."""
     kind = param.type.kind
     if kind is Kind.LIST:
         return _list(value)
     if kind is Kind.BOOL:
         return value if isinstance(value, bool) else None
     if isinstance(value, bool):
-        return None
+        return None  # Python counts True as the int 1
     if kind is Kind.INT:
         return value if isinstance(value, int) and abs(value) <= INT64_MAX else None
     if kind is Kind.FLOAT:
@@ -119,7 +123,7 @@ def _float(value: object) -> float | None:
         return None
     try:
         number = float(value)
-    except OverflowError:
+    except (OverflowError, ValueError):  # Decimal("sNaN") has no float
         return None
     return number if math.isfinite(number) else None
 
@@ -127,18 +131,8 @@ def _float(value: object) -> float | None:
 def _decimal(value: object, scale: int) -> int | None:
     """Convert an argument to an integer of 10^-scale units; None if it is not a number, or would lose digits."""
     is_number = isinstance(value, str | float | Decimal) or (isinstance(value, int) and abs(value) <= INT64_MAX)
-    text = str(value) if is_number else ""  # the shortest text of a float is the number that was written
-    if not 0 < len(text) <= _NUMBER_TEXT_MAX:
-        return None
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return None
-    if not number.is_finite() or (number and abs(number.adjusted()) > 20):  # decimal would round the smallest to 0
-        return None
-    scaled = number.scaleb(scale)
-    is_whole = scaled == scaled.to_integral_value()
-    return int(scaled) if is_whole and abs(scaled) <= INT64_MAX else None
+    text = str(value) if is_number else ""  # the text of a float is the number as it was written
+    return None if "_" in text else decimal_units(text, scale)  # Python reads 1_0 as 10
 
 
 def _list(value: object) -> str | None:
@@ -149,7 +143,10 @@ def _list(value: object) -> str | None:
         return None
     if not all(isinstance(entry, str | int | float) and not isinstance(entry, bool) for entry in value):
         return None
-    return json.dumps(sorted({str(entry) for entry in value}), ensure_ascii=False)
+    try:
+        return json.dumps(sorted({str(entry) for entry in value}), ensure_ascii=False)
+    except ValueError:
+        return None  # Python writes no int of more than 4300 digits
 
 
 def _duration(value: object) -> int | None:
@@ -196,10 +193,10 @@ class _Binder:
         return tuple(ir.Measure(m.name, self.expr(m.value)) for m in measures)
 
     def amount(self, value: int | ir.Param | None, least: int, most: int) -> int | None:
-        """Return the number of a bound or a window. Check a number that comes from a parameter."""
+        """Return a count or a length in ms. Report a parameter's value that is below `least` or above `most`."""
         if not isinstance(value, ir.Param):
             return value
-        slot = self.values[value.name].value
+        slot = self.values[value.name].value  # as it is stored: a count, or milliseconds
         assert isinstance(slot, int)
         if not least <= slot <= most:
             message = f"the parameter `{value.name}` is {slot} where the pattern needs at least {least}"
@@ -255,7 +252,7 @@ class _Binder:
             case ir.Unary():
                 return ir.Unary(expr.op, self.expr(expr.argument), expr.type)
             case ir.Binary():
-                self._refuse_raw_values(expr.left, (expr.right,))  # a protected field is read as a token (keyed hash)
+                self._refuse_raw_values(expr.left, (expr.right,))  # a protected field has tokens (keyed hashes)
                 self._refuse_raw_values(expr.right, (expr.left,))
                 return ir.Binary(expr.op, self.expr(expr.left), self.expr(expr.right), expr.type)
             case ir.Cast():
@@ -273,7 +270,7 @@ class _Binder:
 
     def _refuse_raw_values(self, value: ir.Expr, others: Iterable[ir.Expr]) -> None:
         """Report parameters that are compared with a protected value and are not tokens."""
-        for other in others:
+        for other in chain.from_iterable(map(branches, others)):
             if isinstance(other, ir.Param) and is_raw(self.values[other.name], value.type):
                 message = f"the parameter `{other.name}` is compared with a value of type {value.type}, and is no token"
                 self.collector.add("CEP320", message, help_line="give the token, as alerts show it")

@@ -75,13 +75,13 @@ class Draft:
         return {param.name: param.type for param in self.params}
 
     def variables_in_scope(self, before: Before, under_test: str | None = None) -> dict[str, VariableInScope]:
-        """Return the variables that an expression after `before` may use, and how certainly each has an event there."""
+        """Return each variable as an expression sees it. `before`: which of them may or must have events by then."""
         in_scope: dict[str, VariableInScope] = {}
         negated = self.order.negated
         for variable in self.variables:
             event_type = self.event_types.get(variable.name)
             if event_type is None:
-                continue
+                continue  # its type is unknown, as is reported already
             bound = Bound.LATER  # no event yet
             if variable.name in negated:
                 bound = Bound.NEGATED
@@ -108,7 +108,7 @@ class Draft:
             self.param_types,
             events=self.resolved.events,
             key=tuple(key.name for key in self.pattern.key),
-            untyped=frozenset(v.name for v in self.variables) - variables.keys(),  # no errors about these
+            untyped=frozenset(v.name for v in self.variables) - variables.keys(),  # of unknown type: reported
             last=last,
         )
 
@@ -169,13 +169,13 @@ def check_measures(draft: Draft) -> None:
 def _measures(
     draft: Draft, written: tuple[syntax.AssignSyntax, ...], before: Before, may_end: Names
 ) -> tuple[Measure, ...]:
-    """Check the emitted values. `before`: the variables bound by then. One of `may_end` has the match's last event."""
+    """Check the emitted values. `before`: variables with events by then; `may_end`: one of these has the last event."""
     measures: list[Measure] = []
     names: dict[str, syntax.AssignSyntax] = {}
     last = [draft.event_types[name] for name in may_end if name in draft.event_types]
-    scope = draft.scope(None, "", draft.variables_in_scope(before), _common_fields(last))
+    scope = draft.scope(None, "", draft.variables_in_scope(before), _common_fields(last))  # no event is tested here
     produces = draft.pattern.produces
-    produced = None if produces is None else draft.resolved.events.get(produces.name)
+    produced = None if produces is None else draft.resolved.events.get(produces.name)  # a match becomes this
     for measure in written:
         once(names, measure, "value", draft.collector)
         field = None if produced is None else produced.types.get(measure.name)
@@ -207,7 +207,7 @@ def check_skip(draft: Draft) -> None:
     if skip.variable is None:
         return
     name, negated = skip.variable.name, draft.order.negated
-    names = [v.name for v in draft.variables if v.name not in negated]
+    names = [v.name for v in draft.variables if v.name not in negated]  # a match never binds an absence
     if name not in names:
         message = f"`{name}` {'stands for an absence' if name in negated else 'does not stand in `seq`'}"
         draft.collector.unknown("CEP418", message, name, skip.variable.span, names, "variables")
@@ -215,8 +215,7 @@ def check_skip(draft: Draft) -> None:
 
 _BOUNDED = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.DURATION)
 _ALLOWED = (*_BOUNDED, Kind.BOOL, Kind.STRING, Kind.ENUM)
-# A decimal parameter without scale takes the digits of its default, but never fewer than money has.
-_SCALE_LEAST = 2
+_SCALE_LEAST = 2  # digits of a `decimal` parameter, unless its default or a bound has more; money has two
 
 
 def check_params(draft: Draft) -> None:
@@ -238,7 +237,7 @@ def check_params(draft: Draft) -> None:
 
 
 def _type(param: syntax.ParamSyntax, collector: Collector) -> Type | None:
-    """Return the type of a parameter, None after a report. A decimal without scale gets the scale of its bounds."""
+    """Return the type of a parameter, None after a report. `decimal` takes its digits from the default and bounds."""
     if param.type.of is not None:
         return resolve_list_type(param.type.of, collector)
     value_type = resolve_type(param.type, collector)
@@ -249,7 +248,7 @@ def _type(param: syntax.ParamSyntax, collector: Collector) -> Type | None:
         allowed = ", ".join(kind.value for kind in _ALLOWED)
         collector.add("CEP506", message, param.type.span, f"it can be one of: {allowed}")
         return None
-    if value_type.scale < 0:
+    if value_type.scale < 0:  # `decimal` was written without a number of digits
         scales = [_written_scale(node) for node in (param.default, param.low, param.high) if node is not None]
         return Type(value_type.kind, scale=max([_SCALE_LEAST, *scales]))
     return value_type
@@ -283,6 +282,7 @@ def _declare_list(
 
 
 def _declare(param: syntax.ParamSyntax, value_type: Type, collector: Collector) -> ParamDecl:
+    """Check the default and the bounds of a parameter whose value is not a list."""
     default = _slot(param.default, value_type, collector)
     low = _slot(param.low, value_type, collector)
     high = _slot(param.high, value_type, collector)
@@ -319,7 +319,7 @@ def _slot(node: syntax.ExprSyntax | None, value_type: Type, collector: Collector
 
 
 def check_variables(draft: Draft) -> None:
-    """Collect the variables of the structure, with the ones bound before each. Refuse repeated names and too many."""
+    """Find the variables of `seq`, and which variables precede each of them. Refuse equal names and too many."""
     structure = draft.pattern.structure
     assert structure is not None, "without `seq` no pass runs"
     draft.order = order_of(structure)
@@ -356,6 +356,7 @@ def check_event_types(draft: Draft) -> None:
 
 
 def _event_type(draft: Draft, where: syntax.WhereSyntax) -> EventType | None:
+    """Return the event type that an entry of `where` names, None after a report."""
     name, events = where.event_type.name, draft.resolved.events
     event_type = events.get(name)
     if event_type is None:
@@ -363,14 +364,14 @@ def _event_type(draft: Draft, where: syntax.WhereSyntax) -> EventType | None:
         message, span = f"`{name}` is not an event type", where.event_type.span
         if owner is None:
             draft.collector.unknown("CEP202", message, name, span, events, "event types")
-        else:
+        else:  # a field stands in its place
             help_line = f"the event type comes first: `{where.variable}: {owner.name} {name} …`"
             draft.collector.add("CEP202", message, span, help_line, fix=Fix(span, f"{owner.name}  {name}"))
     return event_type
 
 
 def _set_default_types(draft: Draft) -> None:
-    """Give variables without an entry in `where` the only event type there is."""
+    """Give variables without an entry in `where` the one declared event type. Report them if there are several."""
     events = list(draft.resolved.events.values())
     for variable in draft.variables:
         if variable.name in draft.wheres:
@@ -388,8 +389,7 @@ def _stream(draft: Draft) -> list[EventType]:
     key = [k.name for k in draft.pattern.key]
     events = draft.resolved.events.values()
     names = {e.name for e in draft.event_types.values()}
-    if draft.pattern.over_all:
-        # An event without the key fields belongs to no key, so the pattern cannot see it.
+    if draft.pattern.over_all:  # without the key fields an event belongs to no key, so the pattern cannot see it
         names |= {e.name for e in events if all(e.field(k) for k in key)}
     return [e for e in events if e.name in names]
 
@@ -434,7 +434,7 @@ def check_produced(draft: Draft) -> None:
     pattern, measures, resolved, collector = draft.pattern, draft.measures, draft.resolved, draft.collector
     name = pattern.produces
     if name is None or len(measures) < len(pattern.measures):
-        return
+        return  # the pattern produces nothing, or an emitted value has a mistake
     event_type = resolved.events.get(name.name)
     if event_type is None:
         message = f"`{name.name}` is not an event type"

@@ -15,7 +15,7 @@ from cep.lang.check import operators as check_operators
 from cep.lang.check import text as check_text
 from cep.lang.check.history import history_call, is_event_type
 from cep.lang.check.operators import is_symbol, mismatch, unify
-from cep.lang.check.scope import AggregateArgument, Bound, Checker, Refused, Scope, attempt, each
+from cep.lang.check.scope import COMPARE_RESULT, AggregateArgument, Bound, Checker, Refused, Scope, attempt, each
 from cep.lang.check.text import check_count
 from cep.lang.check.types import DURATION, FLOAT, INT, cast, is_ordered, literal_const, widened
 from cep.lang.diagnostics import Collector, Fix, Label
@@ -36,9 +36,9 @@ def call(checker: Checker, node: syntax.CallSyntax, scope: Scope, expected: Type
         return use_define(checker, define, node.arguments, node, scope, expected)
     function = FUNCTIONS.get(node.name)
     family = None if function is None else function.family
-    is_aggregate = family is Family.AGGREGATE and not (node.name in _EXTREMES and len(node.arguments) > 1)
+    is_aggregate = family is Family.AGGREGATE and not (node.name in _EXTREMES and len(node.arguments) > 1)  # min(a, b)
     if family is Family.PAST or (is_aggregate and len(node.arguments) == 1 and is_event_type(node.arguments[0], scope)):
-        return history_call(checker, node, scope)
+        return history_call(checker, node, scope)  # over past events, bound to a variable or not
     if is_aggregate:
         return _aggregate(checker, _AGGREGATES[node.name], node, scope)
     if family is Family.CHOICE:
@@ -109,17 +109,17 @@ def _extreme(checker: Checker, fn: str, node: syntax.CallSyntax, scope: Scope) -
     if len(node.arguments) < 2:
         checker.refuse("CEP307", f"`{node.name}` takes two arguments or more", node.span)
     values = each(lambda argument: checker.check(argument, scope), node.arguments)
-    best = values[0]
+    widest = values[0]
     for value, argument in zip(values, node.arguments, strict=True):
         spans = (node.arguments[0].span, argument.span)
         if not is_ordered(value.type):
-            mismatch(checker, best, value, spans, scope)
-        best = unify(checker, best, value, spans, scope, exact=False)[0]
-    aligned = [cast(value, best.type) for value in values]
+            mismatch(checker, widest, value, spans, scope)
+        widest = unify(checker, widest, value, spans, scope, exact=False)[0]  # only its type counts
+    aligned = [cast(value, widest.type) for value in values]
     arguments = tuple(value for value in aligned if value is not None)
     if len(arguments) < len(aligned):
-        checker.refuse("CEP309", f"a number does not fit into {best.type}", node.span)
-    return Call(fn, arguments, best.type.as_nullable(any(a.type.nullable for a in arguments)))
+        checker.refuse("CEP309", f"a number does not fit into {widest.type}", node.span)
+    return Call(fn, arguments, widest.type.as_nullable(any(a.type.nullable for a in arguments)))
 
 
 def _aggregate(checker: Checker, fn: AggregateFn, node: syntax.CallSyntax, scope: Scope) -> Expr:
@@ -128,19 +128,17 @@ def _aggregate(checker: Checker, fn: AggregateFn, node: syntax.CallSyntax, scope
         message = f"`{fn}` cannot stand inside `{scope.aggregate.fn}`"
         checker.refuse("CEP310", message, node.span, labels=scope.labels())
     check_count(checker, node, 1, 1)
-    argument, inner = node.arguments[0], scope
-    while isinstance(argument, syntax.NameRef) and argument.name in inner.arguments:  # a parameter of a definition
-        argument, inner = inner.argument(argument.name)
+    argument, inner = scope.follow(node.arguments[0])
     if isinstance(argument, syntax.NameRef) and (fn == "count" or argument.name in inner.variables):
         checker.find_variable(argument, inner)
-        if fn == "count":
+        if fn == "count":  # `count(b)`; the other functions need a field
             return Aggregate("count", argument.name, None, INT)
         message, help_line = f"`{fn}` needs a field of `{argument.name}`", f"write `{fn}({argument.name}.field)`"
         checker.refuse("CEP310", message, argument.span, help_line, inner.labels())
-    if is_symbol(argument, inner):
+    if is_symbol(argument, inner):  # a name without a variable, such as `amount`
         help_line = f"write `{fn}(x.{argument.name})`" if isinstance(argument, syntax.NameRef) else ""
         checker.refuse("CEP310", f"`{fn}` needs a field of a variable", argument.span, help_line)
-    holder = AggregateArgument(fn)  # the check writes the variable whose fields the argument reads
+    holder = AggregateArgument(fn)  # the check below writes the variable of the argument into `holder.variable`
     value = checker.check(argument, replace(inner, aggregate=holder))
     if holder.variable is None:
         message = f"`{fn}` needs the events of a variable"
@@ -197,7 +195,7 @@ class ExpressionChecker(Checker):
 
     def check(self, node: syntax.ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr:
         """Return the typed expression (see Checker). Refuse one that is too large or too deep."""
-        self._nodes += 1
+        self._nodes += 1  # since the whole expression began
         if self._nodes > EXPRESSION_NODES_MAX + 1:
             raise Refused  # reported already, at the first part too many
         if self._nodes > EXPRESSION_NODES_MAX:
@@ -253,16 +251,23 @@ class ExpressionChecker(Checker):
         if node.name in scope.arguments:
             argument, its_scope = scope.argument(node.name)
             return self.check(argument, its_scope, expected)
+        is_field = scope.fields is not None and node.name in scope.fields
         if node.name in scope.params:
+            if is_field and not any(v.event_type.field(node.name) for v in scope.variables.values()):  # else reported
+                message = f"`{node.name}` is a parameter, and a field of {scope.fields_owner}"
+                self.refuse("CEP508", message, node.span, "rename the parameter", scope.labels())
             return Param(node.name, scope.params[node.name])
         if scope.fields is not None and node.name in scope.fields:
+            if scope.outside:
+                message = f"`{node.name}` of the event under test cannot be used inside a history"
+                self.refuse("CEP317", message, node.span, COMPARE_RESULT, scope.labels())
             if scope.aggregate is None:
                 return CurrentField(node.name, scope.fields[node.name])
             message = f"inside `{scope.aggregate.fn}` a field needs its variable"
             self.refuse("CEP310", message, node.span, f"write `x.{node.name}`", scope.labels())
         enum = expected if expected is not None and expected.kind is Kind.ENUM else None
         define = scope.definitions.defines.get(node.name)
-        if define is not None and not (enum is not None and node.name in enum.symbols):
+        if define is not None and not (enum is not None and node.name in enum.symbols):  # symbols go before
             return use_define(self, define, (), node, scope, expected)
         if enum is None:
             self._unknown(node, scope)
@@ -285,7 +290,7 @@ class ExpressionChecker(Checker):
         if name in scope.definitions.lists:
             self.refuse("CEP201", f"`{name}` is a list, not a value", node.span, f"write `… in {name}`", labels)
         message = f"`{name}` is neither a field of {scope.fields_owner} nor a parameter"
-        if scope.fields is None:
+        if scope.fields is None:  # in `emit`, which tests no event
             owner = next((v for v, s in scope.variables.items() if s.event_type.field(name)), None)
             if owner is not None:
                 message = f"`{name}` needs a variable: there is no event under test here"
@@ -298,7 +303,7 @@ class ExpressionChecker(Checker):
                 self.refuse("CEP201", message, node.span, help_line, labels, Fix(node.span, f'"{name}"'))
         symbols = [symbol for type_ in fields.values() for symbol in type_.symbols]
         whole = next((symbol for symbol in symbols if symbol.startswith(f"{name}-")), None)
-        if whole is not None:
+        if whole is not None:  # `in-store` was read as `in` minus `store`
             help_line = f'a symbol with a hyphen stands in quotes: "{whole}"'
             self.refuse("CEP201", f"`{name}` is not a field, and `-` is minus", node.span, help_line, labels)
         names = (*fields, *scope.params, *scope.arguments, *scope.definitions.defines)
@@ -307,7 +312,7 @@ class ExpressionChecker(Checker):
 
     def _member(self, node: syntax.Member, scope: Scope) -> Expr:
         """Check a field: `x.f`, `first(x).f` or `prev(x).f` of a variable, `last(payment over 1 h).f` of the past."""
-        owner, which, inner = node.owner, "last", scope
+        owner, which = node.owner, "last"
         if isinstance(owner, syntax.HistorySyntax) and owner.name in ("first", "last"):
             return check_history.history(self, owner, scope, node)
         if isinstance(owner, syntax.CallSyntax) and owner.name in _WHICH and len(owner.arguments) == 1:
@@ -317,8 +322,7 @@ class ExpressionChecker(Checker):
                 message = f"`{owner.name}` cannot stand inside `{scope.aggregate.fn}`"
                 self.refuse("CEP310", message, owner.span, labels=scope.labels())
             which, owner = owner.name, owner.arguments[0]
-        while isinstance(owner, syntax.NameRef) and owner.name in inner.arguments:  # a parameter of a definition
-            owner, inner = inner.argument(owner.name)
+        owner, inner = scope.follow(owner)
         if not isinstance(owner, syntax.NameRef):
             message, help_line = "only a variable has fields", "write `x.field`"
             if isinstance(owner, syntax.CallSyntax) and owner.name == "next":

@@ -30,10 +30,9 @@ _OF_PERCENT = ("percentile", "approx_percentile")
 _COUNTS = ("count", "distinct", "approx_distinct")
 
 
-def is_event_type(node: object, scope: Scope) -> bool:
+def is_event_type(node: syntax.ExprSyntax, scope: Scope) -> bool:
     """Return True for an event type, or a field of one. Variables go before."""
-    if isinstance(node, syntax.Member):
-        node = node.owner
+    node, scope = scope.follow(node.owner if isinstance(node, syntax.Member) else node)
     return isinstance(node, syntax.NameRef) and node.name in scope.events and node.name not in scope.variables
 
 
@@ -49,14 +48,18 @@ def history(checker: Checker, node: syntax.HistorySyntax, scope: Scope, field: s
         raise Refused
     if fn == "first_seen":
         return _first_seen(checker, node, scope)
+    sub_key = [name for name, _ in map(scope.follow, node.by) if isinstance(name, syntax.NameRef)]
+    if len(sub_key) < len(node.by):
+        checker.refuse("CEP317", "`by` takes fields, this is another value", node.span, "name a field", scope.labels())
+    node = replace(node, by=tuple(sub_key))
     if node.window is None and fn not in _WITHOUT_WINDOW:
         message = f"`{fn}` over past events needs a window"
         checker.refuse("CEP318", message, node.span, "write `over 1 h` behind the field", scope.labels())
     window = None if node.window is None else _window(checker, node.window, scope)
-    _check_panes(checker, node, window, scope)
+    _check_panes(checker, node, window, scope)  # of an approximate function
     event_type, argument = _argument(checker, node, fn, scope, field)
     fields = {f.name: f.type for f in event_type.fields}
-    inside = replace(scope, fields=fields, fields_owner=f"`{event_type.name}`", variables={}, past=True)
+    inside = replace(scope, fields=fields, fields_owner=f"`{event_type.name}`", variables={}, past=True)  # for `where`
     where = None if node.where is None else condition(checker, node.where, inside, "what follows `where`")
     _check_sub_key(checker, node, event_type, scope)
     percent = _percent(checker, node, fn, scope)
@@ -89,7 +92,7 @@ def _check_place(checker: Checker, node: syntax.HistorySyntax, scope: Scope) -> 
 
 
 def _window(checker: Checker, node: syntax.HistoryWindowSyntax, scope: Scope) -> HistoryWindow:
-    """Check how far back a history looks: a duration, a unit or a parameter. `previous` skips the event under test."""
+    """Check how far back a history looks: a duration, a calendar unit such as `day`, or a parameter."""
     bound = node.bound
     zone = "UTC" if node.zone is None else str(node.zone.value)
     if node.zone is not None and constant_problem("date", zone) is not None:
@@ -140,10 +143,10 @@ def _argument(
     if fn in (*_OF_ONE_EVENT, "exists"):
         message = f"`{fn}` takes an event type"
         checker.refuse("CEP317", message, argument.span, f"write `{fn}(transaction …)`", scope.labels())
-    # `transaction.amount` is a field of the "variable" transaction, as in an aggregate over bound events.
-    holder = AggregateArgument(fn)  # the check of the argument writes the variable that it finds into it
+    # Check `transaction.amount` as in an aggregate over a variable: here each event type stands for a variable.
+    holder = AggregateArgument(fn)  # the check below writes the name of the event type into `holder.variable`
     variables = {n: VariableInScope(e, Bound.ALWAYS, argument.span) for n, e in scope.events.items()}
-    value = checker.check(argument, replace(scope, aggregate=holder, variables=variables))
+    value = checker.check(argument, replace(scope, aggregate=holder, variables=variables, past=True))
     if holder.variable is None:
         message = f"`{fn}` over past events needs their event type"
         checker.refuse("CEP317", message, argument.span, f"write `{fn}(transaction.field over …)`")
@@ -185,7 +188,7 @@ def _field_of(checker: Checker, event_type: EventType, field: syntax.Member, sco
 
 def _first_seen(checker: Checker, node: syntax.HistorySyntax, scope: Scope) -> Expr:
     """Check `first_seen`: how long ago the key first had the value that this field has now."""
-    argument, fields = node.argument, scope.fields or {}
+    argument, fields = scope.follow(node.argument)[0], scope.fields or {}
     has_more = node.window is not None or node.by or node.where is not None or node.extra
     if not isinstance(argument, syntax.NameRef) or argument.name not in fields or has_more:
         message = "`first_seen` takes a field of the event under test and nothing else"
@@ -197,7 +200,7 @@ def _first_seen(checker: Checker, node: syntax.HistorySyntax, scope: Scope) -> E
 def _check_sub_key(checker: Checker, node: syntax.HistorySyntax, event_type: EventType, scope: Scope) -> None:
     """Refuse a field after `by` that the past events or the event under test do not have."""
     for name in node.by:
-        for fields, owner in (
+        for fields, owner in (  # their values are compared, so both events need the field
             ({f.name for f in event_type.fields}, f"`{event_type.name}`"),
             (scope.fields or (), scope.fields_owner),
         ):
@@ -210,13 +213,13 @@ def _check_sub_key(checker: Checker, node: syntax.HistorySyntax, event_type: Eve
 
 
 def _percent(checker: Checker, node: syntax.HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:
-    """Check the percentage of a percentile. Report more arguments of other functions."""
-    count = 1 if fn in _OF_PERCENT else 0
+    """Return the checked percentage of a percentile. Return None for other functions, which take one argument."""
+    count = 1 if fn in _OF_PERCENT else 0  # arguments after the first
     if len(node.extra) != count:
         more = f"the field and a number, `{fn}(t.amount over 30 d, 95)`" if count else "one argument"
         names = [extra.name for extra in node.extra if isinstance(extra, syntax.NameRef)]
         help_line = ""
-        if len(node.by) == 1 and names:
+        if len(node.by) == 1 and names:  # `by a, b` is read as `by a` and a further argument b
             help_line = f"for a sub-key of several fields write `by ({', '.join((node.by[0].name, *names))})`"
         checker.collector.add("CEP307", f"`{fn}` takes {more}", node.span, help_line, scope.labels())
         if count:

@@ -3,6 +3,7 @@
 Tested by: tests/lang/test_expressions.py
 """
 
+from dataclasses import replace
 from typing import NoReturn
 
 from cep.base.limits import DECIMAL_SCALE_MAX
@@ -62,7 +63,7 @@ def unary(checker: Checker, node: syntax.UnarySyntax, scope: Scope) -> Expr:
         message = f"`-` needs a number or a duration, this is {value.type}"
         checker.refuse("CEP301", message, node.span, labels=scope.labels())
     if isinstance(value, Const) and isinstance(value.value, int | float):
-        return Const(-value.value, value.type)
+        return Const(-value.value, value.type)  # so `-5` is a constant
     return Unary("neg", value, value.type)
 
 
@@ -80,8 +81,7 @@ def sides(checker: Checker, left: syntax.ExprSyntax, right: syntax.ExprSyntax, s
     try:
         first = checker.check(left, scope)
     except Refused:
-        # A bare symbol next to a mistake is not a second mistake.
-        if not is_symbol(right, scope):
+        if not is_symbol(right, scope):  # next to a mistake, a bare symbol is not a second mistake
             checker.check(right, scope)
         raise
     return first, checker.check(right, scope, first.type)
@@ -90,25 +90,26 @@ def sides(checker: Checker, left: syntax.ExprSyntax, right: syntax.ExprSyntax, s
 def unify(
     checker: Checker, first_value: Expr, second_value: Expr, spans: tuple[Span, Span], scope: Scope, *, exact: bool
 ) -> tuple[Expr, Expr]:
-    """Convert two values to one type. With `exact`, a literal may not have more digits than the value next to it."""
-    for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
-        if isinstance(const, Const) and types.is_raw(const, other.type):
-            # A protected field holds tokens (keyed hashes). The report must not quote the raw value.
+    """Convert two values to one type. With `exact`, refuse a literal that has more decimals than the other value."""
+    for value, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
+        parts = types.branches(value) if exact else (value,)  # `exact`: in a comparison
+        if any(isinstance(part, Const) and types.is_raw(part, other.type) for part in parts):
+            # A protected field holds tokens (keyed hashes), so a card number never equals one. It must not be quoted.
             message = f"a value of type {other.type} is a token here, and this is none"
             help_line = "write the token, as alerts show it; never write the value itself into a rule"
             checker.refuse("CEP320", message, span, help_line, scope.labels())
-    first_value, second_value = (
+    first_value, second_value = (  # a text in quotes next to an enum becomes a symbol
         types.as_symbol(first_value, second_value.type),
         types.as_symbol(second_value, first_value.type),
     )
-    targets = (second_value.type, first_value.type)
-    if not types.same(*targets):
+    targets = (second_value.type, first_value.type)  # each value is cast to the type at its place
+    if not types.same(*targets):  # apart from null
         if not (first_value.type.is_number and second_value.type.is_number):
             mismatch(checker, first_value, second_value, spans, scope)
         target = types.common_number(*targets)
         for const, other, span in ((first_value, second_value, spans[0]), (second_value, first_value, spans[1])):
             if isinstance(const, Const) and not isinstance(other, Const) and types.cast(const, other.type) is not None:
-                target = other.type  # a literal gets the type of the other value if it fits
+                target = other.type  # a literal takes the type of the other value, if no digit is lost
             elif exact and isinstance(const, Const) and not isinstance(other, Const):
                 _check_digits(checker, const, other.type, span, scope)
         targets = (target, target)
@@ -152,7 +153,7 @@ def binary(checker: Checker, node: syntax.BinarySyntax, scope: Scope) -> Expr:
         if node.op in _COMPARISONS and isinstance(side, syntax.Literal) and side.value is None:
             instead = "is null" if node.op == "==" else "is not null"
             message = "a comparison with null is never true"
-            place = Span(node.span.file, node.op_span.start, node.right.span.end)
+            place = Span(node.span.file, node.op_span.start, node.right.span.end)  # of `== null`
             fix = Fix(place, instead) if side is node.right and node.op in ("==", "!=") else None
             checker.refuse("CEP303", message, node.span, f"write `{instead}`", scope.labels(), fix)
     pair = sides(checker, node.left, node.right, scope)
@@ -196,7 +197,7 @@ def membership(checker: Checker, node: syntax.InSyntax, scope: Scope) -> Expr:
             return Unary("not", listed, listed.type) if node.negated else listed
         # A list with fixed items: they see no names of the pattern, and an error in them tells where the list is used.
         item_scope = Scope(scope.definitions, expansions=(*scope.expansions, (items.name, items.span)))
-        items = named_list.items if isinstance(named_list, syntax.ListSyntax) else ()
+        items = named_list.items if isinstance(named_list, syntax.ListSyntax) else ()  # refused below
     if checked is None:
         raise Refused
     argument = checked
@@ -205,9 +206,14 @@ def membership(checker: Checker, node: syntax.InSyntax, scope: Scope) -> Expr:
         value = checker.check(item, item_scope, argument.type)
         if value.type.kind is Kind.NULL:
             checker.refuse("CEP303", "null is in no list", item.span, "write `or … is null`")
+        if isinstance(value, Const) and value.type.kind is Kind.DECIMAL and types.cast(value, argument.type) is None:
+            argument = checked  # an item with fewer digits stands before this one
         argument, value = unify(checker, argument, value, (node.argument.span, item.span), scope, exact=True)
         values.append(value)
-    values = [types.widened(value, argument.type) for value in values]
+    aligned = [types.cast(value, argument.type) for value in values]  # a later item may have a wider type
+    values = [value for value in aligned if value is not None]
+    if len(values) < len(aligned):
+        checker.refuse("CEP309", f"a number of this list does not fit into {argument.type}", node.span)
     is_nullable = any(value.type.nullable for value in values)
     result = types.BOOL.as_nullable(argument.type.nullable or is_nullable)
     test: Expr = In(argument, tuple(values), result)
@@ -228,7 +234,9 @@ def choose(checker: Checker, node: syntax.IfSyntax, scope: Scope, expected: Type
         then, otherwise = _cast_null(then, target), _cast_null(otherwise, target)
     else:
         then, otherwise = unify(checker, then, otherwise, (node.then.span, node.otherwise.span), scope, exact=False)
-    return If(test, then, otherwise, then.type.as_nullable(then.type.nullable or otherwise.type.nullable))
+    nullable = then.type.nullable or otherwise.type.nullable
+    protected = then.type.protected or otherwise.type.protected
+    return If(test, then, otherwise, replace(then.type, nullable=nullable, protected=protected))
 
 
 def _cast_null(value: Expr, target: Type) -> Expr:
@@ -256,7 +264,7 @@ def _number_arithmetic(
     left, right = pair
     nullable = left.type.nullable or right.type.nullable
     if op in ("/", "%"):
-        nullable = nullable or not isinstance(right, Const) or right.value in (0, None)
+        nullable = nullable or not isinstance(right, Const) or right.value in (0, None)  # a divisor of 0 gives null
     if op == "/":
         result = types.FLOAT.as_nullable(nullable)
         return Binary("/", types.widened(left, types.FLOAT), types.widened(right, types.FLOAT), result)
@@ -273,8 +281,8 @@ def _product(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span]
     """Check a product of decimals: its scale is the sum of both scales. An integer counts as a decimal of scale 0."""
     factors: list[Expr] = []
     for value in (left, right):
-        factor = types.shortened(value) if isinstance(value, Const) else value
-        whole = Type(Kind.DECIMAL, value.type.nullable)
+        factor = types.shortened(value) if isinstance(value, Const) else value  # 1.50 counts as 1.5
+        whole = Type(Kind.DECIMAL, value.type.nullable)  # of scale 0
         factors.append(types.widened(factor, whole) if factor.type.kind is Kind.INT else factor)
     scale = factors[0].type.scale + factors[1].type.scale
     if scale > DECIMAL_SCALE_MAX:

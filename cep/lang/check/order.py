@@ -72,11 +72,11 @@ def is_loop(repeat: syntax.RepeatSyntax | None) -> bool:
 
 
 def _body(body: syntax.SequenceSyntax | syntax.ChoiceSyntax, before: Before, order: Order) -> Before:
-    """Note in `order` which variables may or must be bound before each element. Return the same for after the group."""
+    """Write into `order` which variables may or must have events before each element. Return the same for the end."""
     if isinstance(body, syntax.SequenceSyntax):
         for step in body.steps:
             after = _element(step.element, before, order, negated=step.negated)
-            before = before if step.negated else after
+            before = before if step.negated else after  # an absence binds no event
         return before
     if body.op == "&":  # in any order: all other items may have come before each
         with_all_items = before.joined(Before(frozenset(n for item in body.items for n in names_of(item))))
@@ -84,25 +84,25 @@ def _body(body: syntax.SequenceSyntax | syntax.ChoiceSyntax, before: Before, ord
         return Before(with_all_items.maybe, frozenset(n for end in ends for n in end.surely))
     result, *ends = (_element(item, before, order) for item in body.items)
     for end in ends:
-        result = result.either(end)
+        result = result.either(end)  # only one of the items matches
     return result
 
 
 def _element(element: syntax.ElementSyntax, before: Before, order: Order, *, negated: bool = False) -> Before:
-    """Write the variables that are bound before an element into `order`. Return the variables bound after it."""
+    """Write into `order` which variables have events before an element. Return which have events after it."""
     suffix = element.suffix
     if isinstance(element, syntax.VariableSyntax):
         order.variables.append((element, negated))
         order.before.setdefault(element.name, before)
-        inside = before.joined(Before(maybe=frozenset((element.name,)), surely=frozenset((element.name,))))
+        afterwards = before.joined(Before(maybe=frozenset((element.name,)), surely=frozenset((element.name,))))
     else:
         start = before
         if is_loop(suffix.repeat):  # an earlier round may have bound the variables of the group
             start = before.joined(Before(maybe=frozenset(names_of(element))))
-        inside = _body(element.body, start, order)
+        afterwards = _body(element.body, start, order)
     if suffix.until_span is not None:  # the condition that ends a repetition
-        order.before_until[suffix.until_span] = Before(maybe=before.maybe | inside.maybe, surely=before.surely)
-    return Before(maybe=inside.maybe, surely=before.surely) if may_be_empty(suffix.repeat) else inside
+        order.before_until[suffix.until_span] = Before(maybe=before.maybe | afterwards.maybe, surely=before.surely)
+    return Before(maybe=afterwards.maybe, surely=before.surely) if may_be_empty(suffix.repeat) else afterwards
 
 
 def names_of(element: syntax.ElementSyntax) -> list[str]:
@@ -150,14 +150,14 @@ Feeds = tuple[tuple[str, ...], str | None]  # the event types that a pattern rea
 
 
 def levels_of(feeds: Mapping[N, Feeds]) -> dict[N, int]:
-    """Return the level of each pattern: one more than its highest input; 0 if it only reads source events.
+    """Return the level of each pattern: 0 if it reads only source events, otherwise one above its highest producer.
 
-    A pattern is matched after all its inputs. The maximum is PRODUCE_DEPTH_MAX, which a pattern in a circle gets.
+    A pattern is matched after all patterns whose events it reads. No level is above PRODUCE_DEPTH_MAX.
     """
     levels = dict.fromkeys(feeds, 0)
-    for _ in range(PRODUCE_DEPTH_MAX + 1):
-        level_by_type: dict[str, int] = {}
-        for name, (_, produced) in feeds.items():
+    for _ in range(PRODUCE_DEPTH_MAX + 1):  # each round raises some levels; patterns in a circle reach the maximum
+        level_by_type: dict[str, int] = {}  # produced event type → the least level of its readers
+        for name, (_, produced) in feeds.items():  # (types that it reads, type that it produces)
             if produced is not None:
                 level_by_type[produced] = max(level_by_type.get(produced, 0), levels[name] + 1)
         new_levels = {

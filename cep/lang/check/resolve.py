@@ -23,8 +23,8 @@ _ORDER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.DURATION, Kind.TIME)
 class Resolved:
     """The declarations of a file set, by name.
 
-    `events` has every event type, including `faulty` ones, which the schema leaves out. `unreadable` are faulty types
-    with an unreadable field: further missing fields are not reported.
+    `events` has all event types. The declarations of the `faulty` types have mistakes, so the schema leaves them out.
+    Some fields of the `unreadable` types could not be read, so a field that seems to be missing is not reported.
     """
 
     events: dict[str, EventType] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def resolve(files: Iterable[syntax.FileSyntax], collector: Collector) -> Resolve
                 once(resolved.patterns, declaration, "pattern", collector)
             elif isinstance(declaration, syntax.PatternTestSyntax):
                 resolved.tests.append(declaration)
-    first_types: dict[str, tuple[Type, Span]] = {}
+    first_types: dict[str, tuple[Type, Span]] = {}  # by field name: the type and place of its first declaration
     for event in events.values():
         _event(resolved, event, first_types, collector)
     return resolved
@@ -124,7 +124,7 @@ def _event(
     errors = collector.error_count
     field_names: dict[str, syntax.FieldSyntax] = {}
     fields: list[Field] = []
-    complete = not event.broken
+    complete = not event.broken  # could every field be read?
     for declared in event.fields:
         value_type = resolve_field_type(declared.type, collector)
         if value_type is not None and value_type.scale < 0:  # `decimal` without digits
@@ -134,7 +134,7 @@ def _event(
         complete = complete and value_type is not None
         if once(field_names, declared, "field", collector) and value_type is not None:
             fields.append(Field(declared.name, value_type))
-            _report_clash(declared, value_type, first_types, collector)  # of each field name, in any event type
+            _report_clash(declared, value_type, first_types, collector)  # a name has one type in all event types
     if complete:
         _identity(event, fields, collector)
         _order(event, fields, collector)
@@ -226,6 +226,8 @@ def _check_list(declared: syntax.ListSyntax, collector: Collector) -> None:
     for item, kind in zip(declared.items, kinds, strict=True):
         if kind is None:
             collector.add("CEP313", "a list holds numbers, texts, durations or symbols", item.span)
+        elif declared.of is None and {kind, kinds[0]} == {"symbol", "text"}:
+            continue  # a symbol that is not a word stands in quotes: a condition with the list checks which it is
         elif kind != kinds[0] and kinds[0] is not None:
             labels = (Label(declared.items[0].span, f"the first item is a {kinds[0]}"),)
             collector.add("CEP313", f"this item is a {kind}, the others are not", item.span, labels=labels)

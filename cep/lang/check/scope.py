@@ -18,6 +18,9 @@ from cep.lang.diagnostics import Collector, Fix, Label, Span, did_you_mean, near
 from cep.lang.ir import Const, Expr, Param
 from cep.lang.syntax import DefineSyntax, ExprSyntax, ListSyntax, NameRef
 
+# The help of a message about a value that cannot be used inside a history.
+COMPARE_RESULT = "compare the result of a history with it, as in `amount > min(transaction.amount over previous 1 h)`"
+
 
 class Bound(Enum):
     """The certainty, where an expression is tested, that a variable has an event."""
@@ -76,6 +79,7 @@ class Scope:
     key: tuple[str, ...] = ()
     untyped: frozenset[str] = frozenset()  # variables of the pattern whose event type is wrong or missing: said already
     past: bool = False  # inside a history: the fields belong to past events
+    outside: bool = False  # an argument used inside a history, but written outside: its fields are not past ones
     last: Mapping[str, Type] | None = None
 
     def inside(self, define: DefineSyntax, arguments: tuple[ExprSyntax, ...], used: Span) -> Scope:
@@ -95,9 +99,19 @@ class Scope:
         return tuple(Label(span, f"`{name}` is used here") for name, span in self.expansions[:2])
 
     def argument(self, name: str) -> tuple[ExprSyntax, Scope]:
-        """Return the argument for a parameter of the definition, with its scope. Inside an aggregate it stays so."""
+        """Return the argument for a parameter of the definition, with its scope. An aggregate or history stays."""
         node, scope = self.arguments[name]
-        return node, replace(scope, aggregate=self.aggregate or scope.aggregate)
+        scope = replace(scope, aggregate=self.aggregate or scope.aggregate)
+        if self.past and not scope.past:
+            scope = replace(scope, variables={}, past=True, outside=True)
+        return node, scope
+
+    def follow(self, node: ExprSyntax) -> tuple[ExprSyntax, Scope]:
+        """Return the argument for a parameter of a definition, any other node as it is, each with its scope."""
+        scope = self
+        while isinstance(node, NameRef) and node.name in scope.arguments:
+            node, scope = scope.argument(node.name)
+        return node, scope
 
 
 P = ParamSpec("P")
@@ -158,12 +172,16 @@ class Checker(ABC):
         """Return the variable of this name, if an expression may use its events here."""
         variable = scope.variables.get(node.name)
         if node.name in scope.untyped:
-            raise Refused
+            raise Refused  # its event type is unknown, as is reported already
         if variable is None:
             help_line = did_you_mean(node.name, scope.variables, "variables")
-            if scope.expansions and not scope.variables:
-                help_line = "a definition sees no variables; give it as an argument"
             message = f"`{node.name}` is not a variable of the pattern"
+            if scope.past and not scope.variables:
+                message = f"`{node.name}` cannot be used inside a history"
+                is_type = node.name in scope.events and not scope.outside  # `where transaction.amount > 5`
+                help_line = "write the field alone" if is_type else COMPARE_RESULT
+            elif scope.expansions and not scope.variables:  # in a definition
+                help_line = "a definition sees no variables; give it as an argument"
             fix = nearest_fix(node.name, scope.variables, node.span)
             self.refuse("CEP204", message, node.span, help_line, scope.labels(), fix)
         labels = (Label(variable.span, "it stands here"), *scope.labels())

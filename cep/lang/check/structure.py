@@ -14,8 +14,7 @@ from cep.lang.check.order import body_can_be_empty, can_be_empty, is_loop
 from cep.lang.diagnostics import Collector, Label, Span, did_you_mean, nearest_fix
 from cep.lang.show import show_duration
 
-# How the iterations of a group follow each other, from how the repetitions of a loop do.
-_ITERATION_LINKS = {
+_ITERATION_LINKS = {  # how an iteration of a repeated group follows the one before it
     ir.Inner.RELAXED: ir.Link.FOLLOWED_BY,
     ir.Inner.STRICT: ir.Link.NEXT,
     ir.Inner.ANY: ir.Link.FOLLOWED_BY_ANY,
@@ -54,9 +53,9 @@ class _StructureChecker:
         self.has_window = False
 
     def check(self, structure: syntax.SequenceSyntax) -> ir.SequenceNode:
-        """Check the whole structure, which nothing follows, and return its nodes. Sets `within_ms`, `within_events`."""
+        """Check the whole structure and return its nodes. Set `within_ms` and `within_events`, its windows."""
         self._whole_windows(structure.windows)
-        around = Around(window=self.within_ms is not None, rest_may_be_empty=True, may_complete=True)
+        around = Around(window=self.within_ms is not None, rest_may_be_empty=True, may_complete=True)  # nothing follows
         steps = self._steps(structure, around, ir.Link.FOLLOWED_BY)
         if body_can_be_empty(structure):
             help_line = (
@@ -94,18 +93,18 @@ class _StructureChecker:
         return amount
 
     def duration(self, bound: syntax.Bound, noun: str, least: int = 1) -> int | ir.Param | None:
-        """Return a duration or a parameter of that type, None after a report."""
-        self.has_window = True
+        """Return the length of a window or gap: ms, or a parameter of type duration. Return None after a report."""
+        self.has_window = True  # `on timeout` needs one
         if isinstance(bound, syntax.NameRef):
             return self._param(bound.name, bound.span, Kind.DURATION)
         if isinstance(bound, syntax.DurationLiteral) and bound.ms >= least:
             return bound.ms
-        if isinstance(bound, syntax.DurationLiteral) or bound.value == 0:
+        if isinstance(bound, syntax.DurationLiteral) or (bound.value == 0 and least):  # too short, or 0 without a unit
             self.collector.add("CEP402", f"{noun} must be longer than 0", bound.span)
         else:
-            help_line = (
-                f"write `{bound.value} min` or `{bound.value} events`" if noun == "a window" else "write `5 min`"
-            )
+            help_line = "write `5 min`" if bound.value else "write `0 s`"
+            if noun == "a window":
+                help_line = f"write `{bound.value} min` or `{bound.value} events`"
             self.collector.add("CEP104", f"{noun} needs a unit of time", bound.span, help_line)
         return None
 
@@ -123,6 +122,7 @@ class _StructureChecker:
         return None
 
     def _param(self, name: str, span: Span, kind: Kind) -> ir.Param | None:
+        """Return the parameter that stands for a count or a duration, None after a report."""
         param_type = self.params.get(name)
         if param_type is None:
             help_line = did_you_mean(name, (n for n, t in self.params.items() if t.kind is kind), "parameters")
@@ -142,8 +142,8 @@ class _StructureChecker:
         may_complete = around.may_complete  # and none of them is an absence
         for index in reversed(range(len(body.steps))):
             step = body.steps[index]
-            link = step.link if index else first_link
-            # An absence's step time, as in `->[5 min] !x`, is its window, unless a `, !y` without one is next to it.
+            link = step.link if index else first_link  # nothing is written before the first step
+            # The time of an absence, as in `->[5 min] !x`, ends the wait for x, except next to a `, !y` without time.
             has_own_window = step.negated and step.gap_max is not None and not _is_next_to_not_next(body.steps, index)
             inside = Around(around.window or has_own_window, rest_may_be_empty, may_complete)
             steps.append(self._step(step, link, inside, is_first=index == 0))
@@ -196,8 +196,8 @@ class _StructureChecker:
             help_line = "drop the `?` or `*` inside, or the repetition outside"
             message = "this repetition has no end: what it repeats can match nothing"
             self.collector.add("CEP403", message, repeat.span, help_line, labels)
-        within = self._inner_window(body.windows)
-        outer = self._inner_window((group.within,)) if group.within is not None else None
+        within = self._inner_window(body.windows)  # in the parentheses: for each iteration
+        outer = self._inner_window((group.within,)) if group.within is not None else None  # for all together
         around = replace(around, window=around.window or within is not None or outer is not None)
         quantifier = self._quantifier(group.suffix)
         if isinstance(body, syntax.SequenceSyntax):
@@ -211,7 +211,7 @@ class _StructureChecker:
             return node
         if repeat is None and within is None:
             return replace(node, within_ms=outer)
-        # A window after the repetition is around all iterations; one inside the parentheses is around each.
+        # The window of all iterations needs a node of its own around the repeated one.
         return ir.SequenceNode((ir.Step(ir.Link.FOLLOWED_BY, node),), within_ms=outer)
 
     def _choice(self, body: syntax.ChoiceSyntax, around: Around) -> ir.Node:
@@ -223,11 +223,12 @@ class _StructureChecker:
         return ir.AlternativeNode(nodes) if body.op == "|" else ir.AnyOrderNode(nodes)
 
     def _quantifier(self, suffix: syntax.SuffixSyntax) -> ir.Quantifier:
+        """Return how often an element repeats, and by which rules; once if no repetition is written."""
         minimum: int | ir.Param | None = 1
         maximum: int | ir.Param | None = 1
         repeat = suffix.repeat
         if repeat is not None:
-            exactly = repeat.maximum is repeat.minimum
+            exactly = repeat.maximum is repeat.minimum  # for `a{3}` the parser stores one object twice
             minimum = self.count(repeat.minimum, "a repetition", 1 if exactly else 0)
             maximum = minimum if exactly else None
             if repeat.maximum is not None and not exactly:
@@ -271,7 +272,7 @@ class _StructureChecker:
         """Refuse `greedy` on a loop that may complete the match: no later event ends it. Suggest `a+ -> !other`."""
         suffix = element.suffix
         if suffix.greedy_span is None or suffix.repeat is None or suffix.repeat.maximum is suffix.repeat.minimum:
-            return
+            return  # not greedy, or an exact count such as `a{3}`: its two bounds are one object
         step = "," if suffix.inner is ir.Inner.STRICT else f" ->[{_amount(suffix.gap)}]" if suffix.gap else " ->"
         window = "" if suffix.inner is ir.Inner.STRICT or suffix.gap else " within 1 h"
         message = f"`greedy` has no effect here: each event of `{element.name}` may complete the match"

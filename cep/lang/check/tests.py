@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from cep.base.limits import PAN_DIGITS_MIN, TEST_EVENTS_MAX
+from cep.base.limits import EVENT_TIME_MS_MAX, PAN_DIGITS_MIN, TEST_EVENTS_MAX
 from cep.base.schema import TIME_FIELD, EventType, Kind, Type
 from cep.lang import ir, syntax
 from cep.lang.check.bind import bind_at
@@ -24,7 +24,7 @@ from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
 
 
 def slot_of(node: syntax.ExprSyntax, value_type: Type, noun: str, collector: Collector) -> ir.Const | None:
-    """Return the constant that a test writes for `noun`, None after a report. A TIME is a duration since the start."""
+    """Return the constant that a test writes for a field or parameter, None after a report, which calls it `noun`."""
     if isinstance(node, syntax.NameRef):
         if value_type.kind is Kind.LIST:
             return ir.Const(node.name, value_type)
@@ -43,8 +43,8 @@ def slot_of(node: syntax.ExprSyntax, value_type: Type, noun: str, collector: Col
             collector.add("CEP604", f"{noun} is never null", node.span)
             return None
         if const.type.kind is Kind.DURATION and value_type.kind is Kind.TIME:
-            return ir.Const(const.value, value_type)
-        converted = symbol_const(const.value, value_type)
+            return ir.Const(const.value, value_type)  # a time is written as a duration since the start of the test
+        converted = symbol_const(const.value, value_type)  # a symbol in quotes
         if converted is None and value_type.protected and may_be_card_number(str(const.value)):
             help_line = 'write a name, like "card-1"'  # rules never see the number, only a token (its keyed hash)
             collector.add("CEP320", f"{noun} is a token in a rule; a test needs no number", node.span, help_line)
@@ -181,6 +181,7 @@ class _TestChecker:
         )
 
     def _arguments(self) -> dict[str, object]:
+        """Return the values that the test gives to parameters. Report unknown names and wrong values."""
         declared = {p.name: p for p in self.pattern.params}
         values: dict[str, object] = {}
         names: dict[str, syntax.AssignSyntax] = {}
@@ -197,7 +198,7 @@ class _TestChecker:
         return values
 
     def _key(self, key: syntax.ScriptedKeySyntax) -> None:
-        """Note the values of a key's fields, as given or from its label, where a test first names it: `alice: …`."""
+        """Store the values of a key's fields where its label first stands: as given, or derived from the label."""
         label = _label_text(key.label)
         if label in self.keys:
             if key.fields:
@@ -206,7 +207,7 @@ class _TestChecker:
                 self.collector.add("CEP605", message, key.label.span, "leave them out here", labels)
             return
         columns = {f.name: f.type for e in self.pattern.event_types for f in self.resolved.events[e].fields}
-        types = {name: columns[name].as_nullable(False) for name in self.pattern.key}
+        types = {name: columns[name].as_nullable(False) for name in self.pattern.key}  # a key is never null
         key_values = self._key_fields(key, types)
         values: dict[str, ir.Slot] = {}
         for name, value_type in types.items():
@@ -231,8 +232,9 @@ class _TestChecker:
         """Derive a key field's value from the label, such as `alice` in `alice: 20s payment`. None after a report."""
         label = _label_text(key.label)
         if value_type.is_text:
-            return ir.Const(label if key_size == 1 else f"{label}.{name}", value_type)  # of several: `c1.payer`
-        if key_size == 1:
+            text = syntax.Literal(label if key_size == 1 else f"{label}.{name}", key.label.span)  # two: `c1.payer`
+            return slot_of(text, value_type, f"the key field `{name}`", self.collector)
+        if key_size == 1:  # the label may be a value, as in `4711:`
             quiet = Collector()  # the mistake is reported below
             const = slot_of(_as_value(key.label), value_type, "", quiet)
             if const is not None:
@@ -244,7 +246,7 @@ class _TestChecker:
         return None
 
     def _events(self) -> tuple[ir.ScriptedEvent, ...]:
-        """Return all events of a test, repetitions written out, by time and then in the order of the text."""
+        """Return all events of a test by time, each repetition as an event of its own."""
         written = [(event, _label_text(key.label)) for key in self.test.keys for event in key.events]
         count = sum(event.count for event, _ in written)
         if count > TEST_EVENTS_MAX:
@@ -256,7 +258,7 @@ class _TestChecker:
         events: list[ir.ScriptedEvent] = []
         for event, label in written:
             events += self._event(event, label)
-        events.sort(key=lambda e: e.time_ms)
+        events.sort(key=lambda e: e.time_ms)  # events of one time stay in the order of the text
         return tuple(self._identified(event, number) for number, event in enumerate(events, start=1))
 
     def _check_order(self, written: list[tuple[syntax.ScriptedEventSyntax, str]]) -> None:
@@ -279,7 +281,7 @@ class _TestChecker:
             if event_type is None:
                 help_line = did_you_mean(name.name, self.resolved.events, "event types")
                 self.collector.add("CEP202", f"`{name.name}` is not an event type", name.span, help_line)
-            return []
+            return []  # a faulty type is reported at its declaration
         missing = [f for f in self.pattern.key if event_type.field(f) is None]
         if missing:
             message = f"`{name.name}` has no field `{missing[0]}`, so it belongs to no key of `{self.pattern.name}`"
@@ -291,7 +293,10 @@ class _TestChecker:
         id_value = values.get(event_type.id_field)
         fields = tuple((f.name, values[f.name]) for f in event_type.fields if f.name != TIME_FIELD)
         repeat_ms = 0 if event.every is None else event.every.ms
-        event_id = "" if id_value is None else str(id_value)
+        if event.time.ms + max(event.count - 1, 0) * repeat_ms > EVENT_TIME_MS_MAX:
+            message = "a job rejects an event this far in the future"
+            self.collector.add("CEP104", message, event.span, "write an earlier time")
+        event_id = "" if id_value is None else str(id_value)  # `_identified` replaces "" by a new id
         if event_id:
             self._unique_id(event_id, event)
         repetitions = range(max(event.count, 1))
@@ -388,7 +393,7 @@ class _TestChecker:
                 self.collector.add("CEP606", message, measure.span, help_line)
                 continue
             once(names, measure, "value", self.collector)
-            # Whether a value can be null is a matter of the events; a test may expect it of every one.
+            # A test may expect null for any value, even if the type says that the value is never null.
             const = slot_of(measure.value, types[measure.name].as_nullable(), f"`{measure.name}`", self.collector)
             if const is not None:
                 tolerance = tolerance_of(measure.value, types[measure.name])
@@ -396,16 +401,17 @@ class _TestChecker:
         return tuple(values)
 
     def _contradictions(self) -> None:
-        """Report the first two expectations that exclude or repeat each other: none and some, or two of a kind."""
+        """Report the first two expectations that exclude or repeat each other, such as `none` and `match` on a key."""
         for later, expect in enumerate(self.test.expects):
             for earlier in self.test.expects[:later]:
                 kinds = {expect.kind, earlier.kind}
                 keys_overlap = (
                     expect.key is None or earlier.key is None or _label_text(expect.key) == _label_text(earlier.key)
                 )
-                same_keys = (expect.key is None) == (earlier.key is None) and keys_overlap
+                same_keys = (expect.key is None) == (earlier.key is None) and keys_overlap  # None: all keys
                 # `none` for all keys and `none` for one key can both be true.
-                contradict = "none" in kinds and keys_overlap and (len(kinds) > 1 or same_keys)
+                is_zero = any(e.kind == "matches" and e.count == 0 for e in (expect, earlier))  # as `none` says
+                contradict = "none" in kinds and keys_overlap and not is_zero and (len(kinds) > 1 or same_keys)
                 if contradict or (kinds == {"matches"} and same_keys):
                     message = "these two cannot both be true" if len(kinds) > 1 else "this is expected twice"
                     labels = (Label(earlier.span, "the other one"),)

@@ -47,7 +47,7 @@ def check_count(checker: Checker, node: CallSyntax, least: int, most: int) -> No
 def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprSyntax, scope: Scope) -> Expr:
     """Check `value in name` for a list that may change. The result is null before the list's first version."""
     kind = list_kind(named.type)
-    if kind in ("string", "prefix", "cidr"):  # of texts: the value is a field, or a function of its text
+    if kind in ("string", "prefix", "cidr"):  # whole texts, starts of texts, networks: they are looked up by text
         _check_event_text(checker, f"in {named.type}", value, argument, scope)
     elif kind != str(value.type.as_nullable(nullable=False)):
         message = f"this is {value.type}, the list is of {kind}"
@@ -61,9 +61,9 @@ def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprS
 def text_test(checker: Checker, name: str, values: list[Expr], arguments: tuple[ExprSyntax, ...], scope: Scope) -> Expr:
     """Check a text function, `like` or `matches` over checked arguments."""
     _check_event_text(checker, name, values[0], arguments[0], scope)
-    is_operator = name in TEXT_OPERATORS
+    is_operator = name in TEXT_OPERATORS  # `like` or `matches`
     takes = (STRING, STRING) if is_operator else FUNCTIONS[name].takes[: len(values)]
-    for value, argument, value_type in zip(values[1:], arguments[1:], takes[1:], strict=True):
+    for value, argument, value_type in zip(values[1:], arguments[1:], takes[1:], strict=True):  # after the text
         if not (value.type.is_text if value_type == STRING else value.type.kind is value_type.kind):
             noun = "text" if value_type == STRING else "a whole number"
             message = f"`{name}` needs {noun} here, this is {value.type}"
@@ -83,7 +83,7 @@ def _check_event_text(checker: Checker, name: str, value: Expr, argument: ExprSy
     if not value.type.is_text:
         message = f"`{name}` needs text, this is {value.type}"
         checker.refuse("CEP301", message, argument.span, labels=scope.labels())
-    if value.type.protected and name != "in list of string":  # a list may have tokens, too
+    if value.type.protected and name != "in list of string":  # such a list may hold tokens
         message = f"`{name}` cannot look into a value of type {value.type}: it is a token"
         help_line = "send what the rule needs of it as a field of its own, such as the first digits"
         checker.refuse("CEP321", message, argument.span, help_line, scope.labels())
@@ -106,7 +106,7 @@ def _check_constant(checker: Checker, name: str, value: Const, span: Span, scope
 
 
 def constant_problem(name: str, value: object) -> str | None:
-    """Return why this constant cannot be an argument of the function, None if it can. `bind` asks for parameters."""
+    """Return why a constant cannot be an argument of a function, None if it can. `bind` calls this for parameters."""
     if name == "matches":
         return regex_problem(str(value))
     if name == "in_cidr":
@@ -152,7 +152,7 @@ def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scop
     if moment.type.kind is not Kind.TIME:
         message = f"`{node.name}` needs a time, this is {moment.type}"
         checker.refuse("CEP301", message, place, labels=scope.labels())
-    if not isinstance(moment, CurrentField):
+    if not isinstance(moment, CurrentField):  # a field of the event that the condition tests
         message = f"`{node.name}` looks at a field of the event under test"
         checker.refuse("CEP314", message, place, labels=scope.labels())
     if not (isinstance(zone, Const | Param) and zone.type.is_text):
@@ -166,7 +166,7 @@ def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scop
         quoted = None if fix is None else Fix(zone_place, f'"{fix.replacement}"')
         help_line = did_you_mean(name, _zones(), "zones") if quoted is not None else 'like "Europe/Paris" or "UTC"'
         checker.refuse("CEP316", problem, zone_place, help_line, scope.labels(), quoted)
-    gives = FUNCTIONS[node.name].gives
+    gives = FUNCTIONS[node.name].gives  # the type of the result
     assert gives is not None, "a function of time always gives the same type"
     return Call(node.name, (moment, zone), gives.as_nullable(moment.type.nullable))
 
@@ -178,14 +178,15 @@ def _rounded(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scop
     if not value.type.is_number:
         message = f"`{node.name}` needs a number, this is {value.type}"
         checker.refuse("CEP301", message, node.arguments[0].span, labels=scope.labels())
-    if not (isinstance(digits, Const) and isinstance(digits.value, int) and 0 <= digits.value <= DECIMAL_SCALE_MAX):
+    count = digits.value if isinstance(digits, Const) and digits.type == INT else None  # decimals are ints, too
+    if not (isinstance(count, int) and 0 <= count <= DECIMAL_SCALE_MAX):
         message = f"`round` takes the digits as a whole number from 0 to {DECIMAL_SCALE_MAX}"
         checker.refuse("CEP301", message, node.arguments[1].span, labels=scope.labels())
-    if value.type.kind is Kind.INT or (value.type.kind is Kind.DECIMAL and digits.value >= value.type.scale):
-        return value
+    if value.type.kind is Kind.INT or (value.type.kind is Kind.DECIMAL and count >= value.type.scale):
+        return value  # every digit of it may stay
     result = value.type
     if value.type.kind is Kind.DECIMAL:
         nullable = value.type.nullable
-        result = Type(Kind.DECIMAL, nullable, digits.value) if digits.value else INT.as_nullable(nullable)
+        result = Type(Kind.DECIMAL, nullable, count) if count else INT.as_nullable(nullable)
     arguments = (value, digits) if node.name == "round" else (value,)
     return Call(node.name, arguments, result)

@@ -5,6 +5,7 @@ Tested by: tests/lang/test_expressions.py
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 
@@ -12,7 +13,7 @@ from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import Kind, Type, is_word, list_type
 from cep.base.secrets import PAN, SENSITIVE, token_key
 from cep.lang.diagnostics import Collector, did_you_mean
-from cep.lang.ir import Binary, Cast, Const, Expr
+from cep.lang.ir import Binary, Cast, Const, Expr, If
 from cep.lang.parse.lexer import RESERVED
 from cep.lang.syntax import DurationLiteral, ExprSyntax, Literal, TypeSyntax, UnarySyntax
 
@@ -32,8 +33,8 @@ _WIDER = ((Kind.INT, Kind.DECIMAL), (Kind.INT, Kind.FLOAT), (Kind.DECIMAL, Kind.
 
 
 def resolve_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
-    """Return the type that was written, None after a report. A decimal without scale gets scale -1."""
-    kind = Kind.STRING if syntax.name == PAN else _NAMED.get(syntax.name)
+    """Return the written type, None after a report. A decimal without a number of digits gets scale -1."""
+    kind = Kind.STRING if syntax.name == PAN else _NAMED.get(syntax.name)  # `pan`: a text that is a card number
     if kind is None:
         help_line = did_you_mean(syntax.name, (*_NAMED, PAN), "types")
         collector.add("CEP212", f"`{syntax.name}` is not a type", syntax.span, help_line)
@@ -102,6 +103,15 @@ def is_raw(value: Const, other: Type) -> bool:
     return bool(other.protected) and isinstance(value.value, str) and token_key(value.value) is None
 
 
+def branches(value: Expr) -> Iterator[Expr]:
+    """Yield the values of which an expression is one: the branches of `if … then … else`, or the expression itself."""
+    parts = (value.then, value.otherwise) if isinstance(value, If) else ()
+    for part in parts:
+        yield from branches(part)
+    if not parts:
+        yield value
+
+
 def is_ordered(value_type: Type) -> bool:
     """May values of this type be compared with `<`?"""
     return value_type.kind in _ORDERED
@@ -156,10 +166,10 @@ def convert_const(const: Const, target: Type) -> Const | None:
     if not isinstance(value, int | float) or not (source.is_number and target.is_number):
         return None
     if target.kind is Kind.FLOAT:
-        # The nearest double: one division of exact integers rounds once.
+        # The division of two exact integers rounds once, so the result is the nearest double.
         return Const(float(value) if isinstance(value, float) else value / 10**source.scale, FLOAT)
     if target.kind is Kind.DECIMAL and isinstance(value, int):
-        short = shortened(const)
+        short = shortened(const)  # 1.50 fits into one decimal, as 1.5
         if short.type.scale > target.scale:
             return None
         assert isinstance(short.value, int)
@@ -199,7 +209,7 @@ def literal_const(literal: Literal) -> Const | None:
     if isinstance(value, Decimal):
         return decimal_const(value)
     if isinstance(value, float):
-        return Const(value if math.isfinite(value) else 0.0, FLOAT)
+        return Const(value if math.isfinite(value) else 0.0, FLOAT)  # a number that is too large was reported
     return Const(value, STRING)
 
 

@@ -33,18 +33,18 @@ def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
     """Return the words that an editor can offer at the offset, likely ones first. A partial word there is ignored."""
     tokens = [t for t in lex(text, name, Collector()).tokens if t.span.end <= offset and t.kind is not TokenKind.END]
     if tokens and tokens[-1].span.end == offset and tokens[-1].kind is TokenKind.NAME:
-        tokens.pop()
+        tokens.pop()  # the partial word
     last = tokens[-1] if tokens else None
     declaration = _declaration_at_end(checked, tokens)
-    if last is not None and last.text == "." and len(tokens) > 1:
+    if last is not None and last.text == "." and len(tokens) > 1:  # after `x.`
         return _fields_of(checked, tokens, declaration)
     if declaration.word == "":  # outside of all declarations
         return [Word(word, "keyword") for word in DECLARATIONS]
     if declaration.word == "event":
-        return [Word(kind, "keyword") for kind in _KINDS]
-    if last is not None and last.text == ":" and declaration.word == "pattern":
+        return [Word(kind, "keyword") for kind in _KINDS]  # the types of fields
+    if last is not None and last.text == ":" and declaration.word == "pattern":  # `where x:`, before an event type
         return [_event(e) for e in checked.resolved.events.values()]
-    symbols = _symbols(checked, tokens)
+    symbols = _symbols(checked, tokens)  # of an enum, after a comparison such as `status ==`
     return [*symbols, *_everything(checked, declaration)]
 
 
@@ -77,7 +77,7 @@ class _Declaration:
 
 def _declaration_at_end(checked: Checked, tokens: list[Token]) -> _Declaration:
     """Find the declaration that contains the last token, and the event types of its variables so far."""
-    position, nowhere = len(tokens) - 1, _Declaration("", "", None, {})
+    position, nowhere = len(tokens) - 1, _Declaration("", "", None, {})  # nowhere: outside of all declarations
     while position >= 0 and not (tokens[position].first_on_line and tokens[position].text in DECLARATIONS):
         position -= 1
     if position < 0:
@@ -89,13 +89,13 @@ def _declaration_at_end(checked: Checked, tokens: list[Token]) -> _Declaration:
     if word in ("event", "pattern", "test") and is_opened and depth <= 0:
         return nowhere  # after its last brace
     name = inside[1].text if len(inside) > 1 else ""
-    types = {
+    types = {  # from each `variable: event_type` of the text, which may have mistakes
         name.text: type_.text for name, colon, type_ in zip(inside, inside[1:], inside[2:], strict=False)
         if colon.text == ":" and type_.text in checked.resolved.events
     }  # fmt: skip
     pattern = checked.resolved.patterns.get(name) if word == "pattern" else None
     if pattern is not None:
-        types = {w.variable: w.event_type.name for w in pattern.wheres} | types
+        types = {w.variable: w.event_type.name for w in pattern.wheres} | types  # the text is newer than `pattern`
     return _Declaration(word, name, pattern, types)
 
 
@@ -115,8 +115,12 @@ def _symbols(checked: Checked, tokens: list[Token]) -> list[Word]:
     """Yield the symbols of the enum that a value is compared with here."""
     position = len(tokens) - 1
     if position >= 0 and tokens[position].text in ("[", ","):
-        while position > 0 and tokens[position].text != "in":
+        while position > 0 and tokens[position].text not in ("[", "]"):
             position -= 1
+        position -= 1  # of the `in` before the open bracket
+        if tokens[position].text != "in":
+            return []
+        position -= tokens[position - 1].text == "not"
     elif position < 0 or tokens[position].text not in ("==", "!=", "="):
         return []
     name = tokens[position - 1].text if position > 0 else ""
@@ -126,8 +130,8 @@ def _symbols(checked: Checked, tokens: list[Token]) -> list[Word]:
 
 def _everything(checked: Checked, declaration: _Declaration) -> Iterator[Word]:
     """Yield every name and keyword, for a place where nothing more is known."""
-    names: set[str] = set()
-    used = set(declaration.types.values())
+    names: set[str] = set()  # fields that are offered already
+    used = set(declaration.types.values())  # the event types of the variables; if there are none, all types count
     for event in checked.resolved.events.values():
         for field in event.fields:
             if field.name not in names and (not used or event.name in used):
@@ -148,7 +152,7 @@ def _everything(checked: Checked, declaration: _Declaration) -> Iterator[Word]:
     yield from (_event(e) for e in checked.resolved.events.values())
     for name, function in FUNCTIONS.items():
         yield Word(name, "function", function.shown)
-    yield from (Word(word, "keyword") for word in sorted(RESERVED - _NOT_OFFERED))
+    yield from (Word(word, "keyword") for word in sorted(RESERVED - _NOT_OFFERED))  # but not `true`, `false`, `null`
 
 
 def _field(field: Field) -> Word:
@@ -167,7 +171,7 @@ def keyword_meaning(word: str) -> str:
 def meaning(checked: Checked, named: Named) -> str:
     """Describe a name as Markdown, for the hover text of an editor; "" if it has no meaning."""
     resolved = checked.resolved
-    code, words = "", ""
+    code, words = "", ""  # the declaration in short, and a sentence or the documentation below it
     if named.kind == "field":
         owners = [e for e in resolved.events.values() if e.field(named.name) is not None]
         if owners:
@@ -187,7 +191,7 @@ def meaning(checked: Checked, named: Named) -> str:
         items = declared.items
         item_type = "" if declared.of is None else f": {_source(checked, declared.of.span)}"
         code = f"list {named.name}{item_type} = [{', '.join(_source(checked, i.span) for i in items[:20])}]"
-        if declared.file is not None:
+        if declared.file is not None:  # the items are not in the text
             code = f"list {named.name}{item_type} from {_source(checked, declared.file.span)}"
         words = "\n\n".join(part for part in (declared.doc, f"{len(items)} items") if part)
     elif named.kind == "symbol":
@@ -197,7 +201,7 @@ def meaning(checked: Checked, named: Named) -> str:
         code, words = FUNCTIONS[named.name].shown, _OF_BOUND if named.name in get_args(AggregateFn) else ""
     elif named.kind == "pattern" and named.name in resolved.patterns:
         code, words = f"pattern {named.name}", resolved.patterns[named.name].doc
-    elif named.owner in resolved.patterns:
+    elif named.owner in resolved.patterns:  # a parameter, a variable or an emitted value
         code, words = _of_pattern(checked, named, resolved.patterns[named.owner])
     return "\n\n".join(part for part in (f"```cep\n{code}\n```" if code else "", words) if part)
 
@@ -216,7 +220,7 @@ def _of_pattern(checked: Checked, named: Named, pattern: PatternSyntax) -> tuple
                 return f"{where.variable}: {where.event_type.name}{condition}", f"variable of `{pattern.name}`"
     checked_pattern = checked.patterns.get(pattern.name)
     if named.kind == "value" and checked_pattern is not None:
-        for measure in checked_pattern.measures:
+        for measure in (*checked_pattern.measures, *(checked_pattern.timeout_measures or ())):
             if measure.name == named.name:
                 kind = measure.value.type
                 shown = "enum" if kind.kind is Kind.ENUM else str(kind)

@@ -60,6 +60,8 @@ class _Finder:
                 yield Place(field.span, Named("field", field.name), declares=True)
                 for symbol in field.type.symbols:
                     yield Place(symbol.span, Named("symbol", symbol.name), declares=True)
+            if node.order is not None:  # `order by seq_no`
+                yield Place(node.order.span, Named("field", node.order.name))
         elif isinstance(node, syntax.ListSyntax):
             yield Place(node.span, Named("list", node.name), declares=True)
             yield from self._names(node.items, {})
@@ -76,12 +78,14 @@ class _Finder:
 
     def _pattern(self, node: syntax.PatternSyntax) -> Iterator[Place]:
         yield Place(node.span, Named("pattern", node.name), declares=True)
-        local = {p.name: Named("parameter", p.name, node.name) for p in node.params}
+        local = {p.name: Named("parameter", p.name, node.name) for p in node.params}  # names of this pattern alone
         for param in node.params:
             yield Place(param.span, local[param.name], declares=True)
+            if param.type.of is not None and isinstance(param.default, syntax.NameRef):
+                yield Place(param.default.span, Named("list", param.default.name))
         for key in node.key:
             yield Place(key.span, Named("field", key.name))
-        variables = [v for v in nodes(node.structure) if isinstance(v, syntax.VariableSyntax)]
+        variables = [v for v in nodes(node.structure) if isinstance(v, syntax.VariableSyntax)]  # in `seq`
         local |= {v.name: Named("variable", v.name, node.name) for v in variables}
         for variable in variables:
             yield Place(variable.span, local[variable.name], declares=True)
@@ -94,7 +98,7 @@ class _Finder:
             yield Place(node.skip.variable.span, Named("variable", node.skip.variable.name, node.name))
         if node.produces is not None:
             yield Place(node.produces.span, Named("event", node.produces.name))
-        for measure in (*node.measures, *(node.timeout_measures or ())):
+        for measure in (*node.measures, *(node.timeout_measures or ())):  # of `emit` and of `on timeout emit`
             yield Place(measure.span, Named("value", measure.name, node.name), declares=True)
             yield from self._names(measure.value, local)
 
@@ -116,9 +120,9 @@ class _Finder:
             yield from self._names(assign.value, {})
 
     def _names(self, tree: object, local: Mapping[str, Named]) -> Iterator[Place]:
-        """Yield the names in expressions. `local`: names of the declaration. The unit in `over day` is left out."""
-        units = {id(n.bound) for n in nodes(tree) if isinstance(n, syntax.HistoryWindowSyntax)}
-        lists = {id(n.items) for n in nodes(tree) if isinstance(n, syntax.InSyntax)}
+        """Yield the names in expressions, but not the unit in `over day`. `local` has the names of the declaration."""
+        units = {id(n.bound) for n in nodes(tree) if isinstance(n, syntax.HistoryWindowSyntax)}  # such as `day`
+        lists = {id(n.items) for n in nodes(tree) if isinstance(n, syntax.InSyntax)}  # names after `in`
         for node in nodes(tree):
             if isinstance(node, syntax.Member):
                 yield Place(node.field_span, Named("field", node.field))
@@ -128,7 +132,7 @@ class _Finder:
                 elif node.name in FUNCTIONS:
                     yield Place(node.name_span, Named("function", node.name))
             elif isinstance(node, syntax.NameRef):
-                if id(node) in units and node.name not in local:
+                if id(node) in units and node.name not in local:  # a local name is a parameter
                     continue
                 named = Named("list", node.name) if id(node) in lists else self._meaning_of(node.name, local)
                 if named is not None:

@@ -26,15 +26,15 @@ class Lines:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.starts = [0, *(i + 1 for i, c in enumerate(text) if c == "\n")]
+        self.starts = [0, *(i + 1 for i, c in enumerate(text) if c == "\n")]  # the offset of each line
 
     def position(self, offset: int) -> tuple[int, int]:
-        line = bisect_right(self.starts, min(offset, len(self.text)))
+        line = bisect_right(self.starts, min(offset, len(self.text)))  # past the end counts as the end
         return line, min(offset, len(self.text)) - self.starts[line - 1] + 1
 
     def line(self, number: int) -> str:
         """Return the text of a line without its end."""
-        end = self.starts[number] - 1 if number < len(self.starts) else len(self.text)
+        end = self.starts[number] - 1 if number < len(self.starts) else len(self.text)  # [number] is the next line
         return self.text[self.starts[number - 1] : end].rstrip("\r")
 
 
@@ -55,7 +55,7 @@ def render_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], c
        = help: did you mean `amount`?
     """
     diagnostics = list(diagnostics)
-    texts = {name: lines_of(text) for name, text in _masked(diagnostics, sources).items()}
+    texts = {name: lines_of(text) for name, text in _masked(diagnostics, sources).items()}  # secrets are asterisks
     return "\n".join(_one(diagnostic, texts, color=color) for diagnostic in diagnostics)
 
 
@@ -104,33 +104,34 @@ def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> 
     head = _paint(f"{severity.value}[{diagnostic.code}]", severity.value, color=color)
     parts = [f"{head}: {_printable(diagnostic.message)}"]
     marks = [] if diagnostic.span is None else [(diagnostic.span, "", severity.value)]
-    marks += [(label.span, label.text, "label") for label in diagnostic.labels]
-    places = [texts[span.file].position(span.start)[0] if span.file in texts else 0 for span, _, _ in marks]
-    margin = max((len(str(line)) for line in places), default=1)
-    before: tuple[str, int] | None = None
-    for (span, note, role), line in zip(marks, places, strict=True):
+    marks += [(label.span, label.text, "label") for label in diagnostic.labels]  # (place, words, kind of mark)
+    numbers = [texts[span.file].position(span.start)[0] if span.file in texts else 0 for span, _, _ in marks]
+    margin = max((len(str(line)) for line in numbers), default=1)  # the width of the longest line number
+    before: tuple[str, list[str]] | None = None  # the file of the last excerpt, and its line as shown
+    for span, note, role in marks:
         excerpt = _excerpt(span, note, role, texts, margin, color=color)
         # A second mark on the line just shown adds only its carets, the last line of the excerpt.
-        parts += excerpt[-1:] if before == (span.file, line) else excerpt
-        before = (span.file, line)
+        shown = (span.file, excerpt[-2:-1])  # a long line may be cut at another place
+        parts += excerpt[-1:] if before == shown else excerpt
+        before = shown
     if diagnostic.help:
         parts.append(f"{' ' * margin} {_paint('= help:', 'help', color=color)} {_printable(diagnostic.help)}")
     return "\n".join(parts) + "\n"
 
 
 def _excerpt(span: Span, note: str, role: str, texts: Mapping[str, Lines], margin: int, *, color: bool) -> list[str]:
-    """Format the line of a span with its place above and carets below; of several lines, the first one."""
+    """Format the line of a span with its place above and carets below. Of several lines, the first is shown."""
     lines = texts.get(span.file)
-    if lines is None:
+    if lines is None:  # the text of the file is unknown
         return [f"{' ' * margin}--> {span.file}"]
     number, column = lines.position(span.start)
     line = lines.line(number)
-    width = max(1, min(span.end - span.start, len(line) - column + 1))
-    cut = max(0, column - _LINE_WIDTH_MAX // 2) if len(line) > _LINE_WIDTH_MAX else 0
+    width = max(1, min(span.end - span.start, len(line) - column + 1))  # of the span, on this line
+    cut = max(0, column - _LINE_WIDTH_MAX // 2) if len(line) > _LINE_WIDTH_MAX else 0  # not shown at the left
     before, marked = line[cut : column - 1], line[column - 1 : column - 1 + width]
     shown = _printable(line[cut : cut + _LINE_WIDTH_MAX])
     caret = "-" if role == "label" else "^"
-    width = min(max(1, len(_printable(marked))), _LINE_WIDTH_MAX)
+    width = min(max(1, len(_printable(marked))), _LINE_WIDTH_MAX)  # of the carets: a tab is printed as four spaces
     underline = " " * len(_printable(before)) + _paint((caret * width + " " + note).rstrip(), role, color=color)
     bar = _paint("|", "place", color=color)
     arrow = _paint("-->", "place", color=color)

@@ -49,7 +49,7 @@ class Piece:
     token: Token
     comments: tuple[str, ...] = ()
     end_comment: str = ""
-    # Copies of the token's attributes, because they are read ten times for each token.
+    # Two attributes of the token, copied for speed: the code reads them ten times for each token.
     text: str = field(init=False)
     is_symbol: bool = field(init=False)
 
@@ -59,7 +59,7 @@ class Piece:
 
     @property
     def has_comment(self) -> bool:
-        return any(self.comments)
+        return any(self.comments)  # a blank line does not count
 
 
 @dataclass(slots=True)
@@ -77,11 +77,11 @@ def comment_lines(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
 
 
 def pieces(lexed: Lexed, text: str) -> list[Piece]:
-    """Attach comments and blank lines to the tokens next to them, to keep them. Return all tokens, the last one END."""
+    """Return all tokens, each with the comments and blank lines next to it, so that none is lost. The last is END."""
     pieces: list[Piece] = []
     comments = list(lexed.comments)
-    position = 0
-    end = 0
+    position = 0  # of the next comment
+    end = 0  # of the token or comment before
     for token in lexed.tokens:
         piece = Piece(token)
         own_comments: list[str] = []
@@ -89,9 +89,9 @@ def pieces(lexed: Lexed, text: str) -> list[Piece]:
             comment = comments[position]
             between = text[end : comment.span.start]
             if pieces and "\n" not in between and not own_comments and not pieces[-1].end_comment:
-                pieces[-1].end_comment = comment.text.rstrip()
+                pieces[-1].end_comment = comment.text.rstrip()  # it is on the line of the token before
             else:
-                _keep_blank_line(own_comments, between)
+                _keep_blank_line(own_comments, between)  # a blank line is kept as the comment ""
                 own_comments.append(comment.text.rstrip())
             end = comment.span.end
             position += 1
@@ -122,22 +122,22 @@ def _keep_blank_line(comments: list[str], between: str) -> None:
 
 
 def without(group: Sequence[Piece], texts: tuple[str, ...]) -> list[Piece]:
-    """Remove separators such as commas from the tokens. Their comments go to the tokens next to them."""
+    """Return the tokens without separators such as commas. The comments of a separator go to a token next to it."""
     remaining: list[Piece] = []
     carried: list[str] = []  # comments for the next piece
     for piece in group:
         if piece.is_symbol and piece.text in texts:
             carried += [c for c in piece.comments if c]
             if piece.end_comment and remaining and not remaining[-1].end_comment and not carried:
-                remaining[-1].end_comment = piece.end_comment
-            elif piece.end_comment:  # as `##` before the next piece it would be that piece's documentation
+                remaining[-1].end_comment = piece.end_comment  # so it stays on its line
+            elif piece.end_comment:  # it gets a line of its own, where `##` would mean documentation
                 carried.append(_no_doc(piece.end_comment))
             continue
         if carried:
             piece = Piece(piece.token, (*carried, *piece.comments), piece.end_comment)  # noqa: PLW2901
             carried = []
         remaining.append(piece)
-    if carried and remaining:
+    if carried and remaining:  # no piece follows
         remaining[-1].end_comment = " ".join([c for c in (remaining[-1].end_comment,) if c] + carried)
     return remaining
 
@@ -175,14 +175,14 @@ def _gaps(group: Sequence[Piece], style: Style) -> list[_Gap]:
         if piece.is_symbol and open_brackets and piece.text in _CLOSE:
             open_brackets.pop()
         in_structure = has_structure and "until" not in open_brackets
-        around = open_brackets[-1] if open_brackets else ""
+        around = open_brackets[-1] if open_brackets else ""  # the innermost open bracket
         if left is None:
             space = ""
         elif in_structure:
             space = _structure_space(left, piece, around)
             if piece.text == "within" and not around:
                 is_of_group = any(_is(other, "->", "->>", ",", "|", "&") for other in group[position : position + 4])
-                space = space if is_of_group else "  "  # `within 5 min` at the end is the pattern's: it stands apart
+                space = space if is_of_group else "  "  # no operator after `within 5 min`: it is the whole pattern's
         else:
             space = _expression_space(group[position - 2] if position > 1 else None, left, piece)
         rank = _break_rank(group, position, in_structure=in_structure)
@@ -192,7 +192,7 @@ def _gaps(group: Sequence[Piece], style: Style) -> list[_Gap]:
         open_betweens += piece.text == "between"
         gaps.append(_Gap(space, len(open_brackets), rank if left is not None else None))  # None: no line begins here
         if piece.is_symbol and piece.text in _OPEN:
-            is_until = left is not None and left.text == "until" and has_structure
+            is_until = left is not None and left.text == "until" and has_structure  # a condition, among steps
             open_brackets.append("until" if is_until or "until" in open_brackets else piece.text)
     return gaps
 
@@ -235,14 +235,14 @@ def _break_rank(group: Sequence[Piece], position: int, *, in_structure: bool) ->
     if left.text == "," and left.is_symbol:
         return (1, "link") if in_structure else _COMMA  # in a `seq`, a comma or an arrow links two steps
     if in_structure:
-        return _LINK_RANKS.get(piece.text)
+        return _LINK_RANKS.get(piece.text)  # such as `->` or `within`
     if piece.text not in _RANKS and piece.text != "not":
         return None
-    if piece.text == "not":
+    if piece.text == "not":  # a line may begin with `not in`, but not with the `not` of `not a`
         follows = group[position + 1].text if position + 1 < len(group) else ""
         return _RANKS["in"] if follows in ("in", "between", "like", "matches") and _is_operand(left) else None
     if piece.token.kind is TokenKind.STRING or left.text == "not" or not _is_operand(left):
-        return None  # a quoted text like an operator, the word after `not`, or a sign
+        return None  # a text, the `in` of `not in`, or the sign of `-x`
     return _RANKS.get(piece.text)
 
 
@@ -264,20 +264,20 @@ class Layout:
 
 
 def wrap(group: Sequence[Piece], layout: Layout) -> list[Line]:
-    """Break tokens into lines that fit the width, also at comments. The first token is at `column`, after `prefix`."""
-    if not group:
+    """Break tokens into lines that fit the width, also at comments. The first line begins with `layout.prefix`."""
+    if not group:  # then the prefix is the whole line
         return [Line(layout.column - len(layout.prefix), layout.prefix.rstrip())] if layout.prefix else []
     gaps = _gaps(group, layout.style)
-    starts = [0]
+    starts = [0]  # tokens that begin a line, however short it is
     for position in range(1, len(group)):
-        may_break = gaps[position].rank is not None  # without a rank, no line begins at the token
-        stays_broken = layout.keep_breaks and group[position].token.first_on_line and may_break
+        may_break = gaps[position].rank is not None  # rank None: no line may begin at this token
+        stays_broken = layout.keep_breaks and group[position].token.first_on_line and may_break  # as it was written
         if stays_broken or group[position].has_comment or group[position - 1].end_comment:
             starts.append(position)
     lines: list[Line] = []
     for begin, end in zip(starts, [*starts[1:], len(group)], strict=True):
         column = _column(gaps, begin, layout)
-        if begin:
+        if begin:  # the caller writes the comments before the first token
             lines += [Line(column, comment) for comment in group[begin].comments if comment]
         for first, last in _fitting(group, gaps, begin, end, layout):
             text = _text(group, gaps, first, last)
@@ -304,12 +304,12 @@ def _fitting(
 
     `gaps` has the space, the depth and the operator's strength before each token. Cost: linear for each strength.
     """
-    widths = [0]
+    widths = [0]  # widths[i] is the width of the first i tokens with the spaces before them
     for position in range(begin, end):
         widths.append(widths[-1] + len(gaps[position].space) + len(group[position].text))
 
     def width(first: int, last: int) -> int:
-        inside = widths[last - begin] - widths[first - begin] - len(gaps[first].space)
+        inside = widths[last - begin] - widths[first - begin] - len(gaps[first].space)  # no space begins a line
         return _column(gaps, first, layout) + inside
 
     lines: list[tuple[int, int]] = []
@@ -324,13 +324,13 @@ def _fitting(
         if width(first, last) <= WIDTH or not strengths:
             lines.append((first, last))
             continue
-        weakest = min(strengths.values())  # outside of brackets first, then by the operator
+        weakest = min(strengths.values())  # the least depth in brackets; of one depth, the weakest operator
         cuts = [position for position, strength in strengths.items() if strength == weakest]
         parts: list[tuple[int, int]] = []
         start = first
-        for cut, boundary in zip(cuts, [*cuts[1:], last], strict=True):  # a part ends at the last cut that fits
-            if width(start, boundary) > WIDTH:
+        for cut, cut_after in zip(cuts, [*cuts[1:], last], strict=True):
+            if width(start, cut_after) > WIDTH:  # then this cut is the last one that leaves a part which fits
                 parts.append((start, cut))
                 start = cut
-        waiting += [(start, last), *reversed(parts)]  # so that the parts come out in their order
+        waiting += [(start, last), *reversed(parts)]  # the first part is the next to come out
     return lines

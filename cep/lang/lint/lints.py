@@ -66,21 +66,23 @@ def label_field(checked: Checked) -> Iterator[Diagnostic]:
 
 def unused(checked: Checked) -> Iterator[Diagnostic]:
     """Find parameters, definitions, lists and variables that nothing refers to."""
-    used: set[str] = set()
+    taken = {param.type for pattern in checked.patterns.values() for param in pattern.params}
+    # A list that a parameter may take counts as used, because a test or a rule may give it.
+    used = {name for name, type_ in checked.resolved.list_types().items() if type_ in taken}
     for file in checked.files:
         for declaration in file.declarations:
             if isinstance(declaration, syntax.DefineSyntax):
-                used |= names_in(declaration.body) - {declaration.name}
+                used |= names_in(declaration.body) - {declaration.name}  # a use in itself does not count
             elif isinstance(declaration, syntax.PatternSyntax):
                 used |= names_in(declaration)
-    # A declaration that only another unused one uses is found in the next run.
+    # A declaration that only an unused one refers to counts as used, until that one is removed.
     for kind, declared in (("definition", checked.resolved.defines), ("list", checked.resolved.lists)):
         for name, one in declared.items():
             if name not in used:
                 yield warning("CEP702", f"the {kind} `{name}` is not used", one.span, "leave it out")
     for pattern in checked.patterns.values():
         declared_params = checked.resolved.patterns[pattern.name].params
-        params = {param.name for param in nodes_of(pattern, ir.Param)}
+        params = {param.name for param in nodes_of(pattern, ir.Param)}  # the parameters that it uses
         for param in declared_params:
             if param.name not in params:
                 help_line = "a rule that sets it would change nothing"
@@ -101,7 +103,7 @@ def _unused_variables(checked: Checked, pattern: ir.PatternIR) -> Iterator[Diagn
 
 
 def untested(checked: Checked) -> Iterator[Diagnostic]:
-    """Find patterns that lack a test with a match or a test without one. A test that is a known gap counts."""
+    """Find patterns without a test that expects a match, or without one that expects none. A `todo` test counts."""
     positive: set[str] = set()
     negative: set[str] = set()
     for test in checked.resolved.tests:
@@ -133,16 +135,16 @@ def retention(checked: Checked) -> Iterator[Diagnostic]:
 
 def _spans(pattern: ir.PatternIR, all_types: tuple[str, ...]) -> Iterator[tuple[str, int, tuple[str, ...]]]:
     """Yield (subject, length in ms, event types) of each window of a pattern."""
-    within = _amount(pattern, pattern.within_ms)
+    within = _amount(pattern, pattern.within_ms)  # a parameter counts with its default
     if within is not None:
         yield "the window", within, pattern.event_types
     for history in histories(pattern):
-        if history.window is None:
+        if history.window is None:  # it looks back to all past events
             continue
         span = _amount(pattern, history.window.ms)
         if history.window.calendar is not None:
-            span = ir.CALENDAR_MS_MAX[history.window.calendar]
-        if span is not None:
+            span = ir.CALENDAR_MS_MAX[history.window.calendar]  # such as 25 h for a day
+        if span is not None:  # a function that names no event type reads all types
             yield f"`{show_expr(history)}`", span, (history.event_type,) if history.event_type else all_types
 
 
@@ -167,7 +169,7 @@ def endless(checked: Checked) -> Iterator[Diagnostic]:
 
 
 def _may_wait_for_ever(node: ir.Node) -> bool:
-    """Return True if there may be any time between two events of one match of this part of a pattern."""
+    """Return True if a match may wait for an event of this part of a pattern without a limit, and skip all others."""
     if isinstance(node, ir.AnyOrderNode):
         return len(node.items) > 1
     if isinstance(node, ir.AlternativeNode):
@@ -177,32 +179,32 @@ def _may_wait_for_ever(node: ir.Node) -> bool:
         return True
     if not isinstance(node, ir.SequenceNode) or node.within_ms is not None:
         return False
-    later = (step for step in node.steps[1:] if not step.negated)
-    has_endless_step = any(step.link is not ir.Link.NEXT and step.gap_max_ms is None for step in later)
-    return has_endless_step or any(_may_wait_for_ever(step.node) for step in node.steps)
+    later = (step for step in node.steps[1:] if not step.negated)  # a match does not wait for an absence
+    has_endless = any(step.link is not ir.Link.NEXT and step.gap_max_ms is None for step in later)  # NEXT skips none
+    return has_endless or any(_may_wait_for_ever(step.node) for step in node.steps)
 
 
 def evasion(checked: Checked) -> Iterator[Diagnostic]:
-    """Find patterns that an attacker evades with one cheap event (of a small amount): between the steps, or before."""
-    cheap = {e.name for e in checked.schema.event_types if any(f.type.kind is Kind.DECIMAL for f in e.fields)}
+    """Find patterns that an attacker evades with one event of a small amount, sent between the steps or before them."""
+    cheap_types = {e.name for e in checked.schema.event_types if any(f.type.kind is Kind.DECIMAL for f in e.fields)}
     for pattern in checked.patterns.values():
-        if cheap.isdisjoint(pattern.event_types):
+        if cheap_types.isdisjoint(pattern.event_types):
             continue
-        if _is_strict(pattern.structure):
+        if _is_strict(pattern.structure):  # another event between two steps ends a match
             message = (
                 f"a cheap event between the steps of `{pattern.name}` ends the match, and an attacker can send one"
             )
             help_line = "write `->` for `,` and leave `strict` out, or say why it is fine"
             yield warning("CEP708", message, _structure(checked, pattern).span, help_line)
         for name, where in conditions(pattern):
-            for history in _first_times(where, cheap):  # a condition such as `not exists(payment by shop)`
+            for history in _first_times(where, cheap_types):  # a condition such as `not exists(payment by shop)`
                 message = f"one cheap event makes `{history.by[0]}` known, and an attacker can send it before"
                 help_line = "let past events of a smallest amount count alone: `where amount >= 5.00`"
                 yield warning("CEP709", message, _place_of(checked, pattern, name), help_line)
 
 
 def _is_strict(node: ir.Node) -> bool:
-    """Return True if an event must follow another one directly."""
+    """Return True if in this part of a pattern one event must follow another directly, without events in between."""
     if isinstance(node, ir.AlternativeNode):
         return any(_is_strict(option) for option in node.options)
     if isinstance(node, ir.AnyOrderNode):
@@ -210,19 +212,19 @@ def _is_strict(node: ir.Node) -> bool:
     repeats = node.quantifier.max_count != 1
     if not isinstance(node, ir.SequenceNode):
         return repeats and node.quantifier.inner is ir.Inner.STRICT
-    steps = node.steps if repeats else node.steps[1:]
+    steps = node.steps if repeats else node.steps[1:]  # only in a repetition, the first step follows another one
     follows = any(step.link is ir.Link.NEXT and not step.negated for step in steps)
     return follows or any(_is_strict(step.node) for step in node.steps)
 
 
-def _first_times(where: object, cheap: set[str]) -> Iterator[ir.History]:
+def _first_times(where: object, cheap_types: set[str]) -> Iterator[ir.History]:
     """Yield the functions of past events that ask if a value of a field comes for the first time, at any amount."""
     for unary in nodes_of(where, ir.Unary):
         history = unary.argument
         if unary.op != "not" or not isinstance(history, ir.History) or history.fn != "exists" or not history.by:
             continue
         has_amount = any(field.type.kind is Kind.DECIMAL for field in nodes_of(history.where, ir.CurrentField))
-        if history.event_type in cheap and not has_amount:
+        if history.event_type in cheap_types and not has_amount:
             yield history
 
 
@@ -238,14 +240,14 @@ def first_skip(checked: Checked) -> Iterator[Diagnostic]:
 
 
 def greedy_step(checked: Checked) -> Iterator[Diagnostic]:
-    """Find steps that never take an event: their condition has all parts of that of a greedy loop before them."""
+    """Find steps that never take an event, because the greedy loop before them takes each event that fits them."""
     for pattern in checked.patterns.values():
         spans = spans_of(_structure(checked, pattern))
-        sequences = (s for s in nodes_of(pattern.structure, ir.SequenceNode) if s.within_ms is None)
+        sequences = (s for s in nodes_of(pattern.structure, ir.SequenceNode) if s.within_ms is None)  # no window
         for first, second in (pair for sequence in sequences for pair in pairwise(sequence.steps)):
             if not isinstance(first.node, ir.VarNode) or not isinstance(second.node, ir.VarNode):
                 continue
-            loop, step = first.node.variable, second.node.variable
+            loop, step = first.node.variable, second.node.variable  # the names of two steps in a row
             if _is_endless(first, first.node) and _is_required(second, second.node) and _fits(pattern, step, loop):
                 message = f"`{step}` never takes an event: each one that fits it fits the greedy loop `{loop}`, too"
                 help_line = f"leave out `greedy`, or exclude the events of `{step}` in the condition of `{loop}`"
@@ -302,7 +304,7 @@ def _hidden_options(pattern: ir.PatternIR) -> Iterator[tuple[str, str]]:
 
 
 def _steps_of_single_events(option: ir.Node) -> list[tuple[ir.Link, str]]:
-    """Return (link, variable) of each step of one alternative; [] unless each step is a single event without a time."""
+    """Return (link, variable) of each step of one alternative; [] unless each step is only a link and a variable."""
     match option:
         case ir.VarNode():
             steps: tuple[ir.Step, ...] = (ir.Step(ir.Link.FOLLOWED_BY, option),)
@@ -310,8 +312,8 @@ def _steps_of_single_events(option: ir.Node) -> list[tuple[ir.Link, str]]:
             steps = option.steps
         case _:
             return []
-    single_events = [  # only these can be compared step by step
-        (ir.Link.FOLLOWED_BY if number == 0 else step.link, step.node.variable)
+    single_events = [  # steps without repetition, absence and time, which can be compared one by one
+        (ir.Link.FOLLOWED_BY if number == 0 else step.link, step.node.variable)  # the link of the first means nothing
         for number, step in enumerate(steps)
         if isinstance(step.node, ir.VarNode) and step == ir.Step(step.link, ir.VarNode(step.node.variable))
     ]

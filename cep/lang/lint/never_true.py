@@ -64,25 +64,25 @@ class _Range:
         self.allowed = values if self.allowed is None else self.allowed & values
 
     def compared(self, op: str, value: Value) -> None:
-        """Narrow the range of an expression, because `expression op value` must hold: it never does for null."""
+        """Leave only the values for which `expression op value` holds. A comparison with null never holds."""
         self.narrow_nullness(is_null=False)
         if op == "==":
             self.narrow_to({value})
         elif op == "!=":
             self.excluded.add(value)
-        elif not isinstance(value, str):
+        elif not isinstance(value, str):  # texts are not ordered here
             bound = (value, op in ("<=", ">="))  # the limit, and whether it is included
-            if op in (">", ">="):  # of two equal limits, the excluded one is narrower
+            if op in (">", ">="):  # keep the narrower limit: of two equal ones, the one that is not included
                 self.low = bound if self.low is None else max(self.low, bound, key=lambda b: (b[0], not b[1]))
             else:
                 self.high = bound if self.high is None else min(self.high, bound, key=lambda b: (b[0], b[1]))
 
 
 def _may_hold(part: Expr, ranges: dict[Expr, _Range]) -> bool:
-    """Narrow the ranges of expressions by one part of an `and`. Return False if it can never be true."""
+    """Narrow the ranges (possible values) of expressions by one part of an `and`. Return False if no value fits it."""
     if isinstance(part, Const):
         return part.value is True
-    positive = True
+    positive = True  # False under one `not`
     while isinstance(part, Unary) and part.op == "not":
         part, positive = part.argument, not positive
     if isinstance(part, Unary) and part.op == "is_null":
@@ -90,22 +90,22 @@ def _may_hold(part: Expr, ranges: dict[Expr, _Range]) -> bool:
     elif isinstance(part, In) and positive and all(isinstance(i, Const) for i in part.items):
         values = {i.value for i in part.items if isinstance(i, Const) and i.value is not None}
         ranges.setdefault(part.argument, _Range()).narrow_to(values)
-    elif isinstance(part, Binary) and part.op in _MIRRORED and positive:
+    elif isinstance(part, Binary) and part.op in _MIRRORED and positive:  # a comparison
         return _compared(part, ranges)
-    elif part.type.kind.value == "bool" and not isinstance(part, Binary):
+    elif part.type.kind.value == "bool" and not isinstance(part, Binary):  # such as a field of type bool
         ranges.setdefault(part, _Range()).narrow_to({positive})
     return True
 
 
 def _compared(part: Binary, ranges: dict[Expr, _Range]) -> bool:
-    """Narrow a range by a comparison with a constant. Return False if the comparison can never be true."""
+    """Narrow the range (possible values) of one side by a comparison with a constant. Return False if none is left."""
     op: str = part.op
     left, right = part.left, part.right
     if isinstance(left, Const):
-        op, left, right = _MIRRORED[op], right, left
+        op, left, right = _MIRRORED[op], right, left  # `5 < x` becomes `x > 5`
     if not isinstance(right, Const):
         # Without a constant, only a comparison such as x < x is never true: it is false, or null if x is null.
-        return not (left == right and op in ("<", ">", "!="))
+        return not (left == right and (op in ("<", ">") or (op == "!=" and not left.type.is_float)))  # NaN != NaN
     if right.value is None:
         return False  # a comparison with null is null
     if isinstance(left, Const) and left.value is not None:  # two constants: compare with a range of one value

@@ -34,7 +34,7 @@ class _Allow:
 
 
 def lint(checked: Checked, files: Iterable[str] | None = None, more: Iterable[Diagnostic] = ()) -> list[Diagnostic]:
-    """Return the warnings in these files (all by default), in the order of their places. `more` are other findings.
+    """Return the warnings in these files (all by default), sorted by place. `more` has findings of other checks.
 
     Errors are not repeated here; patterns with errors are not looked at. A warning with an `allow` comment is left out.
     """
@@ -50,13 +50,13 @@ def lint(checked: Checked, files: Iterable[str] | None = None, more: Iterable[Di
         if span is None or span.file not in names:
             continue
         line = lines_of(checked.sources[span.file]).position(span.start)[0]
-        silences = [a for a in allows[span.file] if a.code == diagnostic.code and a.line == line]
+        silences = [a for a in allows[span.file] if a.code == diagnostic.code and a.line == line]  # `allow` comments
         for silence in silences:
             silence.used = True
-        if not any(silence.reason for silence in silences):
+        if not any(silence.reason for silence in silences):  # a comment without a reason silences nothing
             reported.append(diagnostic)
     for silences in allows.values():
-        reported.extend(_about_allows(silences))
+        reported.extend(_about_allows(silences))  # mistakes in the comments themselves
     order = list(checked.sources)
     return sorted(reported, key=lambda d: place_of(d, order))
 
@@ -65,24 +65,24 @@ def _allows(name: str, text: str) -> Iterator[_Allow]:
     """Yield the `# allow(CEP…): reason` comments of a text, each with the line that it applies to."""
     lexed = lex(text, name, Collector())
     lines = lines_of(text)
-    starts = sorted({token.line for token in lexed.tokens})
-    with_tokens = set(starts)
+    token_lines = sorted({token.line for token in lexed.tokens})
+    with_tokens = set(token_lines)  # to look a line up
     for comment in lexed.comments:
-        written = _ALLOW.match(comment.text.rstrip())
-        if written is None:
+        written = _ALLOW.match(comment.text.rstrip())  # [1] is the code, [2] the reason
+        if written is None:  # another comment
             continue
         line = lines.position(comment.span.start)[0]
-        if line not in with_tokens:
-            line = starts[min(bisect_right(starts, line), len(starts) - 1)]
+        if line not in with_tokens:  # the comment has a line of its own, and applies to the next line with a token
+            line = token_lines[min(bisect_right(token_lines, line), len(token_lines) - 1)]
         start = comment.span.start + written.start(1)
         code_span = Span(name, start, start + len(written[1]))
         yield _Allow(written[1], line, (written[2] or "").strip(), comment.span, code_span)
 
 
 def _about_allows(allows: list[_Allow]) -> Iterator[Diagnostic]:
-    """Report comments that allow an unknown code, or nothing, or have no reason."""
+    """Report `allow` comments with an unknown code, without a finding of this code, or without a reason."""
     for allow in allows:
-        help_line = f"write `# allow({allow.code or 'CEP701'}): why it is fine here`"
+        help_line = f"write `# allow({allow.code or 'CEP701'}): why it is fine here`"  # CEP701 is an example
         fix = None
         if allow.code not in CATALOGUE:
             message = f"`{allow.code}` is not a code"

@@ -43,10 +43,10 @@ def _climb(cursor: Cursor, minimum: int) -> syntax.ExprSyntax:
     """Parse an expression whose operators bind at least as strongly as `minimum` (precedence climbing)."""
     with cursor.nested():
         left = _operand(cursor)
-        compared = False
+        compared = False  # whether `left` is a comparison
         while True:
             operator = _operator(cursor)
-            precedence = _PRECEDENCE.get(operator, 0)
+            precedence = _PRECEDENCE.get(operator, 0)  # 0: not an operator, so the expression ends
             if precedence < minimum:
                 return left
             if precedence == _COMPARISON:
@@ -56,15 +56,15 @@ def _climb(cursor: Cursor, minimum: int) -> syntax.ExprSyntax:
                 compared = True
                 left = _comparison(cursor, operator, left)
             elif operator in ("and", "or"):
-                left = _chain(cursor, operator, precedence, left)
+                left = _chain(cursor, operator, precedence, left)  # all operands of `a and b and c` at once
             else:
                 left = _binary(cursor, operator, precedence, left)
 
 
 def _operator(cursor: Cursor) -> str:
-    """Return the operator here, "" if none; `in` for `not in`. Report and accept spellings of other languages."""
+    """Return the operator here, "" if there is none. Spellings of other languages are accepted, but reported."""
     token = cursor.token
-    if token.text not in _LOOK_TWICE:
+    if token.text not in _LOOK_TWICE:  # as most tokens: neither a foreign spelling, nor `matches`, nor `not`
         return token.text if token.kind in _OF_OPERATORS else ""
     if token.kind in _OF_OPERATORS and token.text in _FOREIGN:
         ours = _FOREIGN[token.text]
@@ -74,8 +74,8 @@ def _operator(cursor: Cursor) -> str:
         return ours
     if token.text == "matches" and cursor.ahead().kind is not TokenKind.STRING and cursor.ahead().text in (":", "="):
         return ""  # not reserved: the name of the next entry or value
-    if cursor.at("not") and cursor.ahead().text in ("in", "between", "like", "matches"):  # _comparison takes the not
-        return cursor.ahead().text
+    if cursor.at("not") and cursor.ahead().text in ("in", "between", "like", "matches"):
+        return cursor.ahead().text  # `in` for `not in`; `_comparison` takes the `not`
     return token.text if token.kind in _OF_OPERATORS else ""
 
 
@@ -94,8 +94,8 @@ def _binary(cursor: Cursor, operator: str, precedence: int, left: syntax.ExprSyn
 
 
 def _comparison(cursor: Cursor, operator: str, left: syntax.ExprSyntax) -> syntax.ExprSyntax:
-    """Parse the rest of a comparison. `operator` is known: `_operator` has seen it, also one that follows a `not`."""
-    negated = cursor.accept("not") is not None
+    """Parse the rest of a comparison after its left side. The cursor is at `operator`, or at a `not` before it."""
+    negated = cursor.accept("not") is not None  # such as `a not in [1, 2]`
     if operator == "is":
         cursor.take()
         negated = cursor.accept("not") is not None  # `is not null`: here alone the `not` comes after the operator
@@ -107,12 +107,12 @@ def _comparison(cursor: Cursor, operator: str, left: syntax.ExprSyntax) -> synta
         return syntax.InSyntax(left, items, negated, left.span.to(cursor.previous_span))
     if operator == "between":
         cursor.take()
-        low = _climb(cursor, _SUM)
+        low = _climb(cursor, _SUM)  # a bound ends before `and`, because `and` is weaker than a sum
         cursor.expect("and", "of `between`")
         high = _climb(cursor, _SUM)
         return syntax.BetweenSyntax(left, low, high, negated, left.span.to(high.span))
     compared = _binary(cursor, operator, _COMPARISON, left)
-    return syntax.UnarySyntax("not", compared, compared.span) if negated else compared
+    return syntax.UnarySyntax("not", compared, compared.span) if negated else compared  # `a not like "x%"`
 
 
 def _items(cursor: Cursor) -> tuple[syntax.ExprSyntax, ...] | syntax.NameRef:
@@ -132,22 +132,22 @@ def parse_list(cursor: Cursor) -> tuple[syntax.ExprSyntax, ...]:
 
 
 def _operand(cursor: Cursor) -> syntax.ExprSyntax:
-    """Parse an operand with its signs before it and its fields (`.name`) after it."""
+    """Parse an operand: a value, with `not` or signs before it and its fields (`.name`) after it."""
     token = cursor.token
     if token.text == "not" and token.kind is TokenKind.NAME:
         cursor.take()
-        argument = _climb(cursor, _COMPARISON)
+        argument = _climb(cursor, _COMPARISON)  # `not a == b` means `not (a == b)`
         return syntax.UnarySyntax("not", argument, token.span.to(argument.span))
     if token.kind is TokenKind.SYMBOL and token.text == "!":
         cursor.fail("`!` is not an operator here", "write `not`", code="CEP111")
     if token.kind is TokenKind.SYMBOL and token.text == "-":
         cursor.take()
-        with cursor.nested():
+        with cursor.nested():  # a limit, because each sign is a recursion
             argument = _operand(cursor)
         return syntax.UnarySyntax("-", argument, token.span.to(argument.span))
     operand = _primary(cursor)
     if isinstance(operand, syntax.NameRef) and cursor.at("[") and not cursor.token.first_on_line:
-        cursor.fail("the events of a loop have no numbers", NTH_EVENT)
+        cursor.fail("the events of a loop have no numbers", NTH_EVENT)  # `x[1]`
     while cursor.at("."):
         cursor.take()
         field = cursor.name("a field after the dot")
@@ -168,40 +168,40 @@ def _primary(cursor: Cursor) -> syntax.ExprSyntax:
     if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
         return syntax.Literal(cursor.take().value, token.span)
     if token.kind is TokenKind.NAME and token.text in WORDS:
-        return syntax.Literal(WORDS[cursor.take().text], token.span)
+        return syntax.Literal(WORDS[cursor.take().text], token.span)  # `true`, `false` or `null`
     if token.kind is TokenKind.NAME and token.text == "if":
         return _if(cursor)
     name = cursor.name("a value")
-    _no_sql(cursor, name)
-    if cursor.at("(") and cursor.token.line == name.line:
+    _no_sql(cursor, name)  # gives up at a value of SQL, such as `case when`
+    if cursor.at("(") and cursor.token.line == name.line:  # a bracket on a later line begins something else
         return _call(cursor, name)
     return syntax.NameRef(name.text, name.span)
 
 
 def _no_sql(cursor: Cursor, name: Token) -> None:
-    """Report a word of SQL that the language does not have."""
+    """Report a value of SQL such as `case when`, and give up. `name` is its first word, which is already taken."""
     word, after = name.text.lower(), cursor.token
     if word == "case":
         is_sql = after.text.lower() == "when"
     elif word == "interval":
         is_sql = after.kind is TokenKind.STRING
     else:
-        is_sql = after.kind is TokenKind.NAME and cursor.ahead().text in ("(", ".")
-    if is_sql and word in _SQL and after.line == name.line:
+        is_sql = after.kind is TokenKind.NAME and cursor.ahead().text in ("(", ".")  # `running sum(x)`, `final a.x`
+    if is_sql and word in _SQL and after.line == name.line:  # otherwise it is an ordinary name, such as a field
         message = f"`{name.text} {after.text}` is not a value here"
         cursor.collector.add("CEP111", message, name.span.to(after.span), _SQL[word])
         raise Panic
 
 
 def parse_number(cursor: Cursor) -> syntax.Literal | syntax.DurationLiteral:
-    """Parse a number, with the unit of time that stands after it on the same line, if one does."""
+    """Parse a number. A unit of time after it on the same line makes it a duration."""
     token = cursor.take()
     if token.kind is TokenKind.DURATION:
         assert isinstance(token.value, int)
         return syntax.DurationLiteral(token.value, token.span)
     assert isinstance(token.value, int | Decimal)
     unit = cursor.token
-    # `amount > 10  m: login` is a number and the next entry of a `where`, not ten minutes.
+    # In `amount > 10  m: login`, `m` is not a unit: it begins the next entry of a `where`. And `min(` begins a call.
     is_unit = unit.kind is TokenKind.NAME and unit.text in UNITS_MS and unit.line == token.line
     if is_unit and cursor.ahead().text not in (":", "("):
         cursor.take()
@@ -213,7 +213,7 @@ def parse_number(cursor: Cursor) -> syntax.Literal | syntax.DurationLiteral:
 def parse_constant(
     cursor: Cursor, noun: str, words: Collection[str], number: Callable[[Cursor], syntax.ExprSyntax]
 ) -> syntax.ExprSyntax:
-    """Parse a constant with its sign: a text, a symbol, one of the `words`, or a number that `number` parses."""
+    """Parse a constant: a text, a symbol, one of the `words` such as `true`, or a number, which `number` parses."""
     token = cursor.token
     if cursor.accept("-"):
         with cursor.nested():
@@ -225,7 +225,7 @@ def parse_constant(
         return syntax.Literal(cursor.take().value, token.span)
     if cursor.at(*words):
         return syntax.Literal(WORDS[cursor.take().text], token.span)
-    return cursor.name_ref(noun)
+    return cursor.name_ref(noun)  # a symbol of an enum; the message says `noun` if none comes
 
 
 def _if(cursor: Cursor) -> syntax.ExprSyntax:
@@ -271,7 +271,7 @@ def _window(cursor: Cursor) -> syntax.HistoryWindowSyntax:
     if cursor.token.kind in NUMBERS:
         bound = parse_number(cursor)
     else:
-        token = cursor.name("a duration, or day, week, month")
+        token = cursor.name("a duration, or day, week, month")  # or a parameter: the check tells them apart
         bound = syntax.NameRef(token.text, token.span)
     zone = cursor.string("a time zone", 'write `in "Europe/Paris"`') if cursor.accept("in") else None
     return syntax.HistoryWindowSyntax(bound, previous, zone, start.to(cursor.previous_span))

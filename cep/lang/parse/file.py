@@ -59,9 +59,9 @@ def _event(cursor: Cursor) -> syntax.EventSyntax:
     retain: syntax.DurationLiteral | None = None
     order: syntax.NameRef | None = None
     while not cursor.at("}") and not cursor.at_end():
-        start = cursor.index
+        start = cursor.index  # the number of the first token of the field
         try:
-            # `retain` may also be the name of a field: then a type follows.
+            # `retain` may also be the name of a field: then a type follows, and not a number.
             if cursor.at("retain") and cursor.ahead().kind in NUMBERS:
                 retain = _retain(cursor, retain)
                 continue
@@ -69,15 +69,15 @@ def _event(cursor: Cursor) -> syntax.EventSyntax:
                 order = _order(cursor, order)
                 continue
             field_name = cursor.name("the name of a field", _RESERVED_HELP)
-            cursor.accept(":")
+            cursor.accept(":")  # the colon before a type may be left out
             fields.append(syntax.FieldSyntax(field_name.text, field_name.span, _field_type(cursor)))
             cursor.accept(",", ";")
         except Panic:
             broken = True
             if cursor.at_declaration() and cursor.index > start:
-                break
+                break  # the closing brace is missing
             _skip_line(cursor, start)
-    if not (broken and cursor.at_declaration()):
+    if not (broken and cursor.at_declaration()):  # otherwise the first mistake is reported, which is enough
         cursor.expect("}", "at the end of the fields")
     return syntax.EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain, order)
 
@@ -94,7 +94,7 @@ def _field_type(cursor: Cursor) -> syntax.TypeSyntax:
 
 
 def _retain(cursor: Cursor, before: syntax.DurationLiteral | None) -> syntax.DurationLiteral | None:
-    """Parse `retain 30d`. Return the first valid duration; report a second one."""
+    """Parse `retain 30d` and return its duration. If it is wrong, return `before`, from an earlier `retain`."""
     word = cursor.take()
     amount = parse_number(cursor)
     cursor.accept(",", ";")
@@ -152,13 +152,13 @@ def parse(text: str, name: str, collector: Collector) -> syntax.FileSyntax:
 
 
 def parse_tokens(cursor: Cursor, name: str) -> syntax.FileSyntax:
-    """Parse the tokens of one file from where the cursor is."""
+    """Parse the declarations of one file, from the cursor on. After a mistake, go on with the next declaration."""
     declarations: list[syntax.Declaration] = []
     while not cursor.at_end():
         try:
             declarations.append(_declaration(cursor))
-        except Panic:
-            cursor.depth = 0
+        except Panic:  # the mistake is reported
+            cursor.depth = 0  # the level of nesting: the broken declaration is left
             if not cursor.at_declaration():
                 cursor.take()
             while not cursor.at_end() and not cursor.at_declaration():

@@ -137,11 +137,11 @@ class _Lexer:
                 self.first_on_line = True
                 continue
             span = Span(self.file, start, end)
-            kind = _PLAIN_KINDS.get(first)  # of a name or a symbol
-            if kind is None or self.pending_doc:  # its value differs from its text, or a doc comment belongs to it
+            kind = _PLAIN_KINDS.get(first)  # None unless the piece is a name or a symbol
+            if kind is None or self.pending_doc:  # `pending_doc` is the documentation of the next token
                 self.convert(text, span)
                 continue
-            self.tokens.append(Token(kind, text, span, text, self.line, self.first_on_line))
+            self.tokens.append(Token(kind, text, span, text, self.line, self.first_on_line))  # the text is its value
             self.first_on_line = False
         self._push(TokenKind.END, "", Span(self.file, end, end), "")
         return Lexed(tuple(self.tokens), tuple(self.comments))
@@ -149,13 +149,13 @@ class _Lexer:
     def _refuse_hidden(self) -> None:
         """Report characters that cannot be seen. In a comment, characters that only shape their neighbours are fine."""
         end = 0
-        for piece in _PIECES.findall(self.text) if HIDDEN.search(self.text) else ():
+        for piece in _PIECES.findall(self.text) if HIDDEN.search(self.text) else ():  # most texts have none
             start, end = end, end + len(piece)
             for match in HIDDEN.finditer(piece):
                 place = start + match.start()
                 is_byte_order_mark = place == 0 and match[0] == "\ufeff"
-                is_harmless = match[0] in _SHAPING and piece[0] == "#"
-                if not (is_byte_order_mark or is_harmless or self.text.startswith("\r\n", place)):
+                is_harmless = match[0] in _SHAPING and piece[0] == "#"  # such as a joiner in a comment
+                if not (is_byte_order_mark or is_harmless or self.text.startswith("\r\n", place)):  # a line end
                     name = unicodedata.name(match[0], "a control character")
                     message = f"U+{ord(match[0]):04X} {name} cannot be seen, so the text is not what it looks like"
                     span = Span(self.file, place, place + 1)
@@ -168,13 +168,13 @@ class _Lexer:
             self._push(_PLAIN_KINDS[first], text, span, text)
         elif first == "#":
             self.comments.append(Comment(text, span))
-            if text.startswith("##") and self.first_on_line:
+            if text.startswith("##") and self.first_on_line:  # documentation of the next token
                 self.pending_doc.append(text[2:].strip())
         elif first in "0123456789":
             self._number(text, span)
         elif first in "\"'":
             self._string(text, span)
-        elif HIDDEN.search(text) is None:
+        elif HIDDEN.search(text) is None:  # `_refuse_hidden` reports the others, which cannot be seen
             self.collector.add("CEP101", f"`{text[:20]}` is not a character of the language", span)
 
     def _push(self, kind: TokenKind, text: str, span: Span, value: float | str | Decimal) -> None:
@@ -208,14 +208,14 @@ class _Lexer:
         return re.sub(r"\\(.)", replace, text[1:-1])
 
     def _number(self, written: str, span: Span) -> None:
-        match = _NUMBER.fullmatch(written)
+        match = _NUMBER.fullmatch(written)  # [1] is the number, [2] its suffix, such as the `m` of `5m`
         assert match is not None, "it begins with a digit"
         text, suffix = match[1].replace("_", ""), match[2]
         if len(text) > _DIGITS_MAX:
             self.collector.add("CEP103", "this number is too long", span, "numbers have 64 bits")
-            text = "1"
+            text = "1"  # any number does, because the mistake is reported
         is_float = "e" in text.lower()
-        if suffix[:1].isupper() and not is_float:
+        if suffix[:1].isupper() and not is_float:  # such as `3DS`: units of time are in small letters
             fix = Fix(span, f'"{written}"')
             help_line = f'a text or a symbol that begins with a digit stands in quotes: "{written}"'
             self.collector.add("CEP103", f"`{written}` is not a number", span, help_line, fix=fix)
@@ -224,7 +224,7 @@ class _Lexer:
         if suffix and not is_float:
             self._push(TokenKind.DURATION, written, span, self._duration(Decimal(text), suffix, span))
             return
-        if suffix:
+        if suffix:  # such as `1e5m`
             self.collector.add("CEP103", f"`{written}` is not a number", span)
         if is_float:
             number = float(text)
@@ -252,15 +252,15 @@ class _Lexer:
 def normal_tokens(text: str) -> list[str]:
     """Divide a text into the same tokens as `lex`, each in one normal spelling, to be hashed. Report nothing.
 
-    It takes a third of the time of `lex`. A number, a duration or a text begins with its kind, so that a text differs
-    from a name. The last token is "".
+    This takes a third of the time of `lex`. A whole number, a duration or a text begins with its kind, so that the text
+    "a" differs from the name a. Another number stays as written. The last token is "".
     """
     lexer, nowhere = _Lexer(text, "", Collector()), Span("", 0, 0)
     words: list[str] = []
     for piece in _TOKENS.findall(text):
         if piece and piece[0] in _PLAIN_KINDS:  # a name or symbol, which has one spelling
             words.append(piece)
-        elif piece:
+        elif piece:  # the last piece, "", is the end of the text
             lexer.convert(piece, nowhere)
             words += [f"{t.kind} {t.value}" if t.kind in _VALUED else t.text for t in lexer.tokens]
             lexer.tokens.clear()

@@ -24,16 +24,16 @@ class _Parts:
     params: list[syntax.ParamSyntax] = field(default_factory=list)
     key: tuple[syntax.NameRef, ...] = ()
     is_head_broken: bool = False  # parameters or key could not be read: names in the body are not checked
-    clause_spans: dict[str, Span] = field(default_factory=dict)
-    structure: syntax.SequenceSyntax | None = None
-    wheres: list[syntax.WhereSyntax] = field(default_factory=list)
+    clause_spans: dict[str, Span] = field(default_factory=dict)  # clause word → its first place, to report a second one
+    structure: syntax.SequenceSyntax | None = None  # the steps after `seq`
+    wheres: list[syntax.WhereSyntax] = field(default_factory=list)  # one entry for each variable
     skip: syntax.SkipSyntax | None = None
-    measures: list[syntax.AssignSyntax] = field(default_factory=list)
+    measures: list[syntax.AssignSyntax] = field(default_factory=list)  # the values of `emit`
     over_all: bool = False  # `over all`: the pattern reads all events that have its key
-    timeout_measures: list[syntax.AssignSyntax] | None = None
-    timeout_span: Span | None = None
-    produces: syntax.NameRef | None = None
-    broken: bool = False  # a clause could not be read, so that missing parts are not reported
+    timeout_measures: list[syntax.AssignSyntax] | None = None  # the values of `on timeout emit`.
+    timeout_span: Span | None = None  # the place of the word `on` in `on timeout emit`
+    produces: syntax.NameRef | None = None  # the event type that a match becomes.
+    broken: bool = False  # a clause could not be read, and therefore missing parts are not reported
 
 
 def parse_pattern(cursor: Cursor) -> syntax.PatternSyntax:
@@ -75,7 +75,7 @@ def parse_type(cursor: Cursor) -> syntax.TypeSyntax:
         return syntax.TypeSyntax(name.text, name.span.to(item_type.span), of=item_type)
     scale: int | None = None
     symbols: tuple[syntax.NameRef, ...] = ()
-    if cursor.at("(") and cursor.token.line == name.line:
+    if cursor.at("(") and cursor.token.line == name.line:  # a bracket on a later line does not belong to the type
         cursor.take()
         if name.text == "decimal":
             scale = cursor.integer("the number of decimals")
@@ -84,9 +84,9 @@ def parse_type(cursor: Cursor) -> syntax.TypeSyntax:
                     f"expected `)`, found {cursor.shown()}",
                     "a decimal names its digits after the point alone: `decimal(2)`",
                 )
-        else:
+        else:  # the symbols of an enum
             symbols = cursor.separated(")", lambda: _symbol(cursor))
-        if not cursor.at(")") and symbols:
+        if not cursor.at(")") and symbols:  # such as the minus in `enum(card-present)`
             message = f"expected `)`, found {cursor.shown()}"
             cursor.fail(message, 'a symbol that is no name stands in quotes: `enum("3DS", "card-present")`')
         cursor.expect(")")
@@ -112,10 +112,10 @@ def _head(cursor: Cursor, parts: _Parts) -> None:
     if cursor.at(","):
         names = f"{parts.key[-1].name}, {cursor.ahead().text}"
         cursor.fail("a key of several fields stands in parentheses", f"write `by ({names})`")
-    if cursor.at("(", "."):
+    if cursor.at("(", "."):  # such as `by lower(card)`
         help_line = "write the value into a field of its own where the records are made, and name that field here"
         cursor.fail("a key is a field, and is not computed", help_line)
-    if not cursor.at("{"):  # report it; the caller reads the brace
+    if not cursor.at("{"):  # `expect` reports the missing brace; a brace that is there is taken by the caller
         cursor.expect("{", "at the start of the pattern")
 
 
@@ -129,7 +129,7 @@ def _skip_to_body(cursor: Cursor) -> None:
 
 
 def _param(cursor: Cursor, parts: _Parts) -> None:
-    """Parse one parameter. After a mistake that follows its type, it has no default and no bounds."""
+    """Parse one parameter. After a mistake behind its type, it has only the parts that were read before the mistake."""
     name = cursor.name("the name of a parameter")
     cursor.expect(":", "and the type of the parameter")
     type_syntax = parse_type(cursor)
@@ -137,7 +137,7 @@ def _param(cursor: Cursor, parts: _Parts) -> None:
     try:
         while default is None or low is None:
             if cursor.at(",") and cursor.ahead().text == "in":
-                cursor.take()
+                cursor.take()  # the comma in `n: int = 3, in 1..5`, which may be left out
             if default is None and cursor.accept("="):
                 default = _constant(cursor)
             elif low is None and cursor.accept("in"):
@@ -151,8 +151,8 @@ def _param(cursor: Cursor, parts: _Parts) -> None:
             cursor.fail(f"expected `)` at the end of the parameters, found {cursor.shown()}", help_line)
     except Panic:
         parts.broken = True
-        cursor.depth = 0
-        while not (cursor.at(",", ")", "by", "{") or cursor.at_end() or cursor.at_declaration()):
+        cursor.depth = 0  # the level of nesting: the broken expression is left
+        while not (cursor.at(",", ")", "by", "{") or cursor.at_end() or cursor.at_declaration()):  # skip the rest
             cursor.take()
     parts.params.append(syntax.ParamSyntax(name.text, name.span, type_syntax, default, low, high))
 
@@ -206,14 +206,14 @@ def _skip_to_clause(cursor: Cursor, broken_entry: int | None = None) -> None:
 def _clause(cursor: Cursor, parts: _Parts) -> None:
     """Parse one clause, from its word on: `seq`, `where`, `skip`, `emit`, `produce`, `over all`, `on timeout emit`."""
     start = cursor.token.span
-    if cursor.accept(";"):
+    if cursor.accept(";"):  # a separator that means nothing
         return
     if not _at_clause(cursor):
         names = (*CLAUSE_WORDS, "over all", "on timeout emit")
         help_line = did_you_mean(cursor.token.text, names, "clauses")
         if cursor.at("within"):
             help_line = "a window stands at the end of `seq`, before the other clauses"
-        if cursor.token.kind is TokenKind.NAME and cursor.ahead().text == "=":
+        if cursor.token.kind is TokenKind.NAME and cursor.ahead().text == "=":  # the next value of an `emit`
             help_line = f"values are separated by commas: `, {cursor.token.text} = …`"
         cursor.fail(f"expected a clause, found {cursor.shown()}", help_line)
     word = cursor.take().text
@@ -235,7 +235,7 @@ def _clause(cursor: Cursor, parts: _Parts) -> None:
     elif word == "over":
         cursor.expect("all")
         parts.over_all = True
-    else:
+    else:  # the word is `on`
         cursor.expect("timeout")
         cursor.expect("emit", "after `on timeout`")
         parts.timeout_span = start
@@ -246,27 +246,27 @@ def _clause(cursor: Cursor, parts: _Parts) -> None:
 def _wheres(cursor: Cursor, parts: _Parts) -> None:
     """Parse the entries of a `where`. After a mistake, continue with the next entry or clause."""
     while True:
-        start = cursor.index
+        start = cursor.index  # the number of the first token of the entry
         try:
             parts.wheres.append(_where(cursor))
             cursor.accept(",")
         except Panic:
             parts.broken = True
             _skip_to_clause(cursor, start)
-        # A clause word before a colon begins a clause, though it looks like an entry: `_skip_to_clause` stops there.
+        # After a mistake, a clause word may stand before a colon. It looks like an entry, but begins the next clause.
         if _at_clause(cursor) or not _at_entry(cursor):
             return
 
 
 def _where(cursor: Cursor) -> syntax.WhereSyntax:
-    variable = cursor.name("a variable and its condition")
+    variable = cursor.name("a variable and its condition")  # the entry is `variable: event_type condition`
     cursor.expect(":", "after the variable")
     event_type = cursor.name("an event type")
-    if cursor.at(*_AFTER_A_FIELD):
+    if cursor.at(*_AFTER_A_FIELD):  # such as `a: amount > 5`, which lacks the event type
         help_line = f"the event type comes first: `{variable.text}: transaction  {event_type.text} …`"
         message = f"expected an event type, but `{event_type.text}` begins a condition"
         cursor.fail(message, help_line, code="CEP202")
-    condition: syntax.ExprSyntax | None = None
+    condition: syntax.ExprSyntax | None = None  # an entry may have only an event type
     if not (_at_clause(cursor) or _at_entry(cursor) or cursor.at("}", ",", ";")):
         condition = parse_expression(cursor)
     return syntax.WhereSyntax(variable.text, variable.span, syntax.NameRef(event_type.text, event_type.span), condition)
@@ -286,14 +286,14 @@ def _measures(cursor: Cursor, measures: list[syntax.AssignSyntax]) -> None:
 def _skip(cursor: Cursor, start: Span) -> syntax.SkipSyntax:
     """Parse where matching resumes after a match, such as `skip to first x in order`."""
     first = cursor.take()
-    kind = _SKIPS.get(first.text if first.text == "none" else f"{first.text} {cursor.token.text}")
+    kind = _SKIPS.get(first.text if first.text == "none" else f"{first.text} {cursor.token.text}")  # one or two words
     if kind is None:
         cursor.fail(
             "expected where matching resumes", "write `skip none`, `to next`, `past last`, `to first x` or `to last x`"
         )
     variable: syntax.NameRef | None = None
     if kind is not SkipKind.NONE:
-        cursor.take()
+        cursor.take()  # the second word, such as `next`
     if kind in (SkipKind.TO_FIRST, SkipKind.TO_LAST):
         variable = cursor.name_ref("a variable")
     in_order = False

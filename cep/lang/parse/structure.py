@@ -21,6 +21,7 @@ _INNER = {"strict": Inner.STRICT, "any": Inner.ANY}
 def parse_structure(cursor: Cursor) -> syntax.SequenceSyntax:
     """Parse the structure after `seq`. A choice at the top is one step."""
     body = _body(cursor)
+    _refuse_first_time(cursor, body)
     if isinstance(body, syntax.SequenceSyntax):
         return body
     group = syntax.GroupSyntax(replace(body, windows=()), body.span)
@@ -29,10 +30,10 @@ def parse_structure(cursor: Cursor) -> syntax.SequenceSyntax:
 
 
 def _body(cursor: Cursor) -> syntax.SequenceSyntax | syntax.ChoiceSyntax:
-    """Parse the steps of a sequence, or a choice, and the windows after it."""
+    """Parse a sequence (`a -> b`) or a choice (`a | b`), and the windows (`within 5 min`) at its end."""
     with cursor.nested():
         start = cursor.token.span
-        first = _step(cursor, Link.FOLLOWED_BY, start)
+        first = _step(cursor, Link.FOLLOWED_BY, start)  # the first step follows nothing, and its link is not used
         if cursor.at("|", "&"):
             return _choice(cursor, first)
         steps = [first]
@@ -50,15 +51,34 @@ def _choice(cursor: Cursor, first: syntax.StepSyntax) -> syntax.ChoiceSyntax:
     op = cursor.token.text
     steps = [first]
     while cursor.at(op):
-        steps.append(_step(cursor, Link.FOLLOWED_BY, cursor.take().span))
-    _refuse_mixed_operators(cursor, "|", "&", *_LINKS)
+        steps.append(_step(cursor, Link.FOLLOWED_BY, cursor.take().span))  # this link is not used
+    _refuse_mixed_operators(cursor, "|", "&", *_LINKS)  # such as `a | b & c`
     for step in steps:
-        if step.negated:
+        if step.negated:  # `!a`, the absence of an event
             message = f"an absence cannot stand in `{op}`"
             cursor.collector.add("CEP411", message, step.span, "put the absence after the parentheses")
+        elif step.gap_max is not None:
+            message = f"a step of `{op}` has no time of its own"
+            help_line = "write `(a & b) within 5 min`" if op == "&" else "write `a ->[5 min] (b | c)`"
+            cursor.collector.add("CEP105", message, step.gap_max.span, help_line)
     windows = _windows(cursor)
     elements = tuple(step.element for step in steps)
     return syntax.ChoiceSyntax(op, elements, windows, first.span.to(cursor.previous_span))
+
+
+def _refuse_first_time(cursor: Cursor, body: syntax.SequenceSyntax | syntax.ChoiceSyntax) -> None:
+    """Report a time before the first step of the pattern, as in `[5 min] a -> b`, also inside of its first group."""
+    elements: tuple[syntax.ElementSyntax, ...] = ()  # each may have the first event
+    if isinstance(body, syntax.ChoiceSyntax):
+        elements = body.items if body.op == "|" else ()  # in `&`, the time counts if another item came before
+    else:
+        elements, time = (body.steps[0].element,), body.steps[0].gap_max
+        if time is not None:
+            message = "no step comes before this one, from which its time could count"
+            cursor.collector.add("CEP105", message, time.span, "write `a ->[5 min] b`, or `within 5 min` at the end")
+    for element in elements:
+        if isinstance(element, syntax.GroupSyntax) and element.suffix.repeat is None:  # else it is the time of a round
+            _refuse_first_time(cursor, element.body)
 
 
 def _refuse_mixed_operators(cursor: Cursor, *texts: str) -> None:
@@ -142,9 +162,9 @@ def _bound(cursor: Cursor) -> syntax.Bound:
     if token.kind in NUMBERS:
         return parse_number(cursor)
     if token.kind is TokenKind.NAME and token.text.lower() == "interval" and cursor.ahead().kind is TokenKind.STRING:
-        cursor.fail(f"`{token.text}` is not a length of time here", INTERVAL, code="CEP111")
+        cursor.fail(f"`{token.text}` is not a length of time here", INTERVAL, code="CEP111")  # it is SQL
     name = cursor.name_ref("a number, a duration or a parameter")
-    if cursor.at("."):
+    if cursor.at("."):  # such as `a.limit`, a field of an event
         field = f"{name.name}.{cursor.ahead().text}"
         help_line = f"write the longest time here, and in `where`: `event_time - {name.name}.event_time < {field}`"
         cursor.fail("a field cannot say how long to wait", help_line)
@@ -152,22 +172,22 @@ def _bound(cursor: Cursor) -> syntax.Bound:
 
 
 def _suffix(cursor: Cursor) -> syntax.SuffixSyntax:
-    """Parse a repetition and the words after it: a gap, `greedy`, `strict`, `any`, `until`."""
+    """Parse a suffix such as `{2,5}[1 h] greedy until (amount > 9)`: a repetition, and words on how it goes on."""
     repeat = _repeat(cursor)
     suffix = syntax.NO_SUFFIX if repeat is None else syntax.SuffixSyntax(repeat)
-    if repeat is not None and cursor.at("?"):
+    if repeat is not None and cursor.at("?"):  # `a+?`, which takes few events in other languages
         help_line = "leave out the `?`: only a loop with the word `greedy` takes as many as it can"
         cursor.fail("`?` does not stand after a repetition", help_line)
     while True:
         token = cursor.token
-        if cursor.at("[") and suffix.gap is None:
+        if cursor.at("[") and suffix.gap is None:  # the gap: the longest time between two repetitions
             cursor.take()
             suffix = replace(suffix, gap=_bound(cursor))
             cursor.expect("]", "after the gap")
         elif cursor.at("greedy"):
             cursor.take()
             suffix = replace(suffix, greedy_span=token.span)
-        elif cursor.at("strict", "any"):
+        elif cursor.at("strict", "any"):  # whether other events may come between the repetitions
             cursor.take()
             if suffix.inner_span is not None:
                 cursor.collector.add("CEP414", "`strict` and `any` exclude each other", token.span)
@@ -186,14 +206,14 @@ def _repeat(cursor: Cursor) -> syntax.RepeatSyntax | None:
     """Parse `?`, `*`, `+` or `{2,5}`. Return None if none of them comes next."""
     token = cursor.token
     if cursor.at(*_REPEATS):
-        least, most = _REPEATS[cursor.take().text]
-        bound = None if most is None else syntax.Literal(most, token.span)
+        least, most = _REPEATS[cursor.take().text]  # the smallest and the largest number of events
+        bound = None if most is None else syntax.Literal(most, token.span)  # None: any number of events
         return syntax.RepeatSyntax(syntax.Literal(least, token.span), bound, token.span)
     if not cursor.accept("{"):
         return None
     minimum = _bound(cursor)
-    maximum: syntax.Bound | None = minimum
+    maximum: syntax.Bound | None = minimum  # `{3}` means exactly three
     if cursor.accept(","):
-        maximum = None if cursor.at("}") else _bound(cursor)
+        maximum = None if cursor.at("}") else _bound(cursor)  # `{2,}` has no maximum
     end = cursor.expect("}", "at the end of the repetition").span
     return syntax.RepeatSyntax(minimum, maximum, token.span.to(end))

@@ -69,10 +69,10 @@ def _body(cursor: Cursor) -> _Body:
 
 
 def _entry(cursor: Cursor, body: _Body) -> None:
-    start = cursor.token.span
-    if cursor.accept(";"):
+    start = cursor.token.span  # of the entry: a key with its events, `expect …` or `todo …`
+    if cursor.accept(";"):  # a separator that means nothing
         return
-    if _at_label(cursor):
+    if _at_label(cursor):  # such as `c1:`
         _key(cursor, body)
     elif cursor.accept("expect"):
         body.expects.append(_expect(cursor, start))
@@ -80,7 +80,7 @@ def _entry(cursor: Cursor, body: _Body) -> None:
         if body.todo_span is not None:
             labels = (Label(body.todo_span, "first given here"),)
             cursor.collector.add("CEP106", "`todo` is given twice", start, "join the two", labels)
-        body.todo, body.todo_span = "", start
+        body.todo, body.todo_span = "", start  # a `todo` may stand without a text
         if cursor.token.kind is TokenKind.STRING:
             body.todo = str(cursor.take().value)
     else:
@@ -139,13 +139,13 @@ def _event(cursor: Cursor) -> syntax.ScriptedEventSyntax:
         fields.append(_assignment(cursor, "the name of a field", "="))
         cursor.accept(",")
     count, every = 1, None
-    times = _TIMES.fullmatch(cursor.token.text) if cursor.token.kind is TokenKind.NAME else None
-    if times is not None and cursor.ahead().text != ":":
+    repeats = _TIMES.fullmatch(cursor.token.text) if cursor.token.kind is TokenKind.NAME else None  # such as `x5`
+    if repeats is not None and cursor.ahead().text != ":":  # `x5:` would be the label of the next key
         cursor.take()
-        count = int(times[1])
+        count = int(repeats[1])
         cursor.expect("every", "and the time between repetitions, like `x5 every 20s`")
         every = _time(cursor)
-    elif _is_stray(cursor):
+    elif _is_stray(cursor):  # a word on this line that can begin nothing
         cursor.fail(f"expected `field=value`, found {cursor.shown()}", "repeat an event with `x5 every 20s`")
     span = time.span.to(cursor.previous_span)
     return syntax.ScriptedEventSyntax(time, event_type, tuple(fields), count, every, span)
@@ -167,13 +167,13 @@ def _time(cursor: Cursor) -> syntax.DurationLiteral:
         token = cursor.token
         if token.kind not in NUMBERS:
             cursor.fail(f"expected a time like `20s`, found {cursor.shown()}")
-        following = _unit_ms(cursor)
-        if not following:
+        own_unit_ms = _unit_ms(cursor)  # the unit of this number; 0: it has none
+        if not own_unit_ms:
             help_line = f"write `{token.text}s` or `{token.text} min`"
             cursor.fail("a time of a test needs a unit", help_line, code="CEP104")
-        total, unit_ms = total + _part(cursor), following
-        more = cursor.token.line == token.line and cursor.token.kind in NUMBERS
-        if not more or not 0 < _unit_ms(cursor) < unit_ms:
+        total, unit_ms = total + _part(cursor), own_unit_ms
+        has_more = cursor.token.line == token.line and cursor.token.kind in NUMBERS
+        if not has_more or not 0 < _unit_ms(cursor) < unit_ms:  # after `30s`, a `40s` is the time of the next event
             return syntax.DurationLiteral(total, start.to(cursor.previous_span))
 
 
@@ -202,10 +202,10 @@ def _expect(cursor: Cursor, start: Span) -> syntax.ExpectSyntax:
         help_line = did_you_mean(cursor.token.text, _KINDS, "write one of")
         cursor.fail(f"expected `match`, `matches`, `timeout` or `none`, found {cursor.shown()}", help_line)
     kind = cursor.take().text
-    count = cursor.integer("the number of matches") if kind == "matches" else 0
+    count = cursor.integer("the number of matches") if kind == "matches" else 0  # the other kinds have no number
     key = time = None
     measures: tuple[syntax.AssignSyntax, ...] = ()
-    if _is_stray(cursor) and not cursor.at("on", "at"):
+    if _is_stray(cursor) and not cursor.at("on", "at"):  # a word follows that has no meaning here
         cursor.fail(f"expected `on` before the key, found {cursor.shown()}", f"write `on {cursor.token.text}`")
     if cursor.accept("on"):
         key = _label(cursor)

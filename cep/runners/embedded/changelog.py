@@ -327,7 +327,8 @@ class Changelog:
 
     def _add_pending(self, changes: dict[bytes, bytes | None]) -> None:
         for key, value in changes.items():
-            self.pending_bytes += len(key) + len(value or b"") - len(self._pending.get(key) or b"")
+            self.pending_bytes += 0 if key in self._pending else len(key)
+            self.pending_bytes += len(value or b"") - len(self._pending.get(key) or b"")
         self._pending.update(changes)
 
     def _list_entries(self, lists: ListStore, name: str) -> Iterator[Entry]:

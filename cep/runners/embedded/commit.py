@@ -248,6 +248,8 @@ class Commits:
         Returns: False if it cannot commit: without a folder, or while a store in memory is still being copied.
         """
         checkpoints, deliveries = self.checkpoints, self.deliveries
+        if checkpoints is None:
+            engine.forget_changes()
         if checkpoints is None or (self._is_in_memory and checkpoints.futures):
             return False
         self._log.finish(wait=True)  # the sync of the commit before

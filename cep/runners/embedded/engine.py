@@ -20,7 +20,7 @@ Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_st
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -226,6 +226,11 @@ class Engine:
         counters = Counter({"records_gone": sum(end - first for first, end in gaps.values())})
         return Stepped(sorted_together([]), tuple(lines), counters)
 
+    def keep_lanes(self, lanes: Collection[str]) -> None:
+        """Forget how far others were read if they have unread records: nobody reads these, so none waits for them."""
+        times = {lane: time for lane, time in self._progress.times.items() if lane in lanes or not time.is_behind}
+        self._progress = replace(self._progress, times=times)
+
     def too_far_ahead(self) -> frozenset[str]:
         """Return the partitions of which to read no more until the others have been read as far."""
         return too_far_ahead(self._progress.times, self.job.read_ahead_ms)
@@ -303,6 +308,12 @@ class Engine:
         for number, share in enumerate(shares):
             self._changes_bytes += share.save_changes(batch, _COMMIT_AND_SHARE.pack(commit, number))
         self._save_rest(batch)
+
+    def forget_changes(self) -> None:
+        """Forget the changes that a commit would write, in a job that makes none: their number grows with the keys."""
+        self._last_alerts.changed()
+        for share in self._shares.all:
+            share.waiting.forget_changes()
 
     def save_whole(self, batch: WriteBatch) -> None:
         """Add all changes, and the state outside pages by key group, so that no earlier commit is needed."""
@@ -390,23 +401,25 @@ class Engine:
 
     def begin_from_savepoint(
         self, saved_progress: Mapping[str, Any], entries: Callable[[int], Iterable[tuple[bytes, bytes]]]
-    ) -> int:
+    ) -> tuple[int, Counter[str]]:
         """Begin with a savepoint: `saved_progress` (rules, watermark, last alerts) and the `entries` of each key group.
 
-        Pages (runs) go to the store now, the rest with `save_whole`. Returns: the count of entries. Raises: StateError.
+        Pages (runs) go to the store now, the rest with `save_whole`. Returns: the count of entries, and the runs as
+        counters. Raises: StateError.
         """
         self._restore_progress(saved_progress)
         self._last_alerts.put(suppression.fired_from_json(saved_progress["held_memory"]))  # for suppression
-        entries_count, levels = 0, self._programs()  # the compiled rules of each level (order of rules)
+        entries_count, runs = 0, Counter[str]()
+        levels = self._programs()  # the compiled rules of each level (order of rules)
         for group in self.groups:
             group_entries = list(entries(group))
             entries_count += len(group_entries)
             batch = WriteBatch()
             for level, share in self._shares.with_group(group):  # the share of the thread that has the group
-                share.load_group(group, state_of(self.job, level, group_entries), levels[level])
+                runs += share.load_group(group, state_of(self.job, level, group_entries), levels[level])
                 share.save_pages(batch)
             self.store.write(batch)
-        return entries_count
+        return entries_count, runs
 
 
 def stored_rulebook(store: DurableStore) -> bytes:

@@ -26,7 +26,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.base.errors import StateCorruptError, StateError, StoreError
+from cep.base.errors import StateCorruptError, StateError, StoreError, UsageError
 from cep.base.files import replace_file
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head, store_of_payload
@@ -51,7 +51,7 @@ def is_embedded(folder: Path) -> bool:
 
 def remembered_target(folder: Path, target_text: str | None) -> Target:
     """Return the place of a job's checkpoints, and note it in its folder for other commands. Raises: StoreError."""
-    if target_text is not None and ":" not in target_text:
+    if target_text and ":" not in target_text:
         target_text = str(Path(target_text).resolve())
     target = default_target(folder) if target_text is None else Target(target_text)
     path = folder / _TARGET_NOTE
@@ -70,7 +70,7 @@ def target_of(folder: Path) -> Target:
     path = folder / _TARGET_NOTE
     try:
         return Target(path.read_text(encoding="utf-8")) if path.exists() else default_target(folder)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, UsageError) as error:
         raise StateCorruptError(
             f"{path} names no place of checkpoints ({error}); write there what `--checkpoint-target` had, or restore it"
         ) from error

@@ -11,7 +11,7 @@ Tested by: tests/runners/embedded/test_stored_parts.py, tests/runners/embedded/t
 """
 
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cep.base.errors import StateCorruptError
 from cep.columnar.decode import KeyDomain, key_slots
 from cep.engine.keyed_state import KeyedState, concat_states
-from cep.engine.migrate import earlier_row_registers, migrate_state
+from cep.engine.migrate import earlier_row_registers, fit_state
 from cep.histories.store import Block, Histories, StoredSegment
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
@@ -270,18 +270,19 @@ class MatchedPages:
         due = [first + part.due(watermark_ms) for first, part in zip(self._bounds.tolist(), self._parts, strict=False)]
         return np.union1d(touched_slots, np.concatenate(due)) if any(map(len, due)) else touched_slots
 
-    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
-        """Read the pages of these slots (numbers) as one state for `program`. Count the runs that belong to no rule."""
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, Counter[str]]:
+        """Read the pages of these slots (numbers) as one state for `program`, with the changes of counters of runs."""
         if self._open is None:
             return self._read_joined(slots, program)
         open_slots, open_state, _ = self._open  # unpacked by an earlier micro-batch
         if not _are_all_in(open_slots, slots):
             self.close()  # some open pages are not wanted, so all are packed
             return self._read_joined(slots, program)
-        fitted_state, orphans_count = migrate_state(open_state, program)  # orphans: runs whose rule is gone
-        packed_state, packed_orphans = self._read_joined(np.setdiff1d(slots, open_slots, assume_unique=True), program)
+        fitted_state, changes = fit_state(open_state, program)
+        packed_state, packed_changes = self._read_joined(np.setdiff1d(slots, open_slots, assume_unique=True), program)
         states = [fitted_state] if packed_state is None else [fitted_state, packed_state]
-        return concat_states(states, program.row_registers), orphans_count + packed_orphans
+        changes.update(packed_changes)
+        return concat_states(states, program.row_registers), changes
 
     def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
         if self._open is not None and not _are_all_in(self._open[0], slots):
@@ -304,7 +305,7 @@ class MatchedPages:
             self._open, self.open_bytes = None, 0
             self._write(slots, whole, program)
 
-    def _read_joined(self, slots: Int64, program: Program) -> tuple[KeyedState | None, int]:
+    def _read_joined(self, slots: Int64, program: Program) -> tuple[KeyedState | None, Counter[str]]:
         pages: list[bytes] = []
         for part, of_part, first in self._slots_by_part(slots):
             pages += part.read(slots[of_part] - first)
@@ -350,16 +351,16 @@ def stored_states(
                 yield domain, joined
 
 
-def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tuple[KeyedState | None, int]:
-    """Join the pages and migrate them to the program. Returns: (state or None, how many runs belong to no rule)."""
+def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tuple[KeyedState | None, Counter[str]]:
+    """Join the pages and migrate them to the program. Returns: (state or None, the changes of counters of runs)."""
     states: list[KeyedState] = []
-    orphans_count = 0
+    changes: Counter[str] = Counter()
     for number, same_shape in by_shape(pages).items():
         shape = shapes.of(number)
-        fitted, orphans = migrate_state(unpack(same_shape, shape, row_registers_of(shape, program)), program)
-        orphans_count += orphans
+        fitted, more = fit_state(unpack(same_shape, shape, row_registers_of(shape, program)), program)
+        changes.update(more)
         states.append(fitted)
-    return concat_states(states, program.row_registers) if states else None, orphans_count
+    return concat_states(states, program.row_registers) if states else None, changes
 
 
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
@@ -430,8 +431,7 @@ class StoredHistories:
     def write(self, address: PageAddress, page: Histories) -> None:
         """Replace a page."""
         self._drop_from_cache(address)
-        self._changed.add(address)
-        self._removed.discard(address)
+        self._changed.add(address)  # also if it is in `_removed`: then none of its old segments stays in the store
         self._cache(address, page)
 
     def remove(self, address: PageAddress) -> None:
@@ -442,14 +442,14 @@ class StoredHistories:
 
     def save(self, batch: WriteBatch) -> None:
         """Add every page that has changed since the last time."""
+        for address in sorted(self._removed):
+            self._delete_page(address, batch)
+        self._removed.clear()
         for address in sorted(self._changed):
             written = self._write_page(address, self._heads[address], batch)
             self._drop_from_cache(address)
             self._changed.discard(address)
             self._cache(address, written)
-        for address in sorted(self._removed):
-            self._delete_page(address, batch)
-        self._removed.clear()
 
     def _cache(self, address: PageAddress, page: Histories) -> None:
         self._heads[address] = page

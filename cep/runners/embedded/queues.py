@@ -157,7 +157,8 @@ def open_queues(
 ) -> tuple[list[tuple[DeliveryQueue, SinkPosition]], set[str]]:
     """Create the delivery queue of each sink. Return each with the sink's position, and the names of removed sinks.
 
-    If there is a new sink, it gets the alerts of the removed sinks, and no names are returned. `newest`: last commit.
+    If there is a new sink of alerts, it gets the alerts of the removed sinks, and no names are returned. `newest` is
+    the last commit.
     """
     # An earlier build stored one position for all sinks, under "".
     gone = set() if "" in stored else stored.keys() - {outlet.name for outlet in outlets}
@@ -167,7 +168,7 @@ def open_queues(
     queues: list[tuple[DeliveryQueue, SinkPosition]] = []
     for place, outlet in enumerate(outlets, 1):
         position = stored.get(outlet.name) or stored.get("")
-        is_new = is_new or position is None
+        is_new = is_new or (position is None and outlet.takes_alerts)
         position = position or position_of_new
         carries_changelog = has_changelog and place == len(outlets) and outlet.takes_alerts  # Kafka, the last sink
         queues.append((DeliveryQueue(outlet, position, carries_changelog=carries_changelog), position))

@@ -135,7 +135,7 @@ class Runner:
                 raise
             if self._sources.positions_before is None:  # None: a commit would count unmatched records as read
                 return
-        if stop.is_set() and has_started and not self._pace.sends_at_once:  # alerts may wait: commit and deliver
+        if stop.is_set() and has_started and not self._commits.deliveries.are_in_memory:  # a commit would lose those
             self._commits.leave(self._engine, self._sources, self._outlets, wait_s=STOP_DELIVERY_MS_MAX / 1_000)
 
     def _work(self, stop: threading.Event, until_end: bool) -> None:
@@ -165,6 +165,7 @@ class Runner:
     def start(self) -> None:
         """Resume from the last commit, accept gaps (records that were deleted unread), and apply control records."""
         self._commits.resume(self._engine, self._sources, self._outlets)
+        self._engine.keep_lanes(self._sources.events.behind())  # the job may have another source than before
         if gaps := self._sources.gaps():
             accepted = self._engine.accept_gaps(gaps, self._clock())
             add_counts(self._commits.totals, accepted.counters)

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
 from cep.runners.embedded.opening import STORE_PART, StoreSettings, default_target, is_embedded, target_of
 from cep.runners.embedded.pages import history_pages, stored_states
 from cep.runners.handover.payload import Payload, Saved, payload_in
+from cep.runners.meanings import TOTALS_THAT_FALL
 from cep.state.checkpoints import LISTS_FOLDER, Checkpoints, Part, Restored, restore
 from cep.state.past import StoredPage, StoredPast, encode_page
 from cep.state.savepoints import NAME, load_lists, load_savepoint, open_savepoint, write_savepoint
@@ -74,7 +76,7 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
                 lists = sorted(newest.path(LISTS_FOLDER).glob("*")) if newest.path(LISTS_FOLDER).is_dir() else []
         _check_together(parts, payloads)
         created_ms = int(time.time() * 1_000)
-        payload = _join_payloads(payloads)
+        payload = _join_payloads(parts, payloads)
         manifest = write_savepoint(target, work / "entries", parts, payload.to_bytes(), created_ms, lists)
     return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
 
@@ -146,9 +148,10 @@ def _load(
         store = opened.enter_context(settings.open(scratch / "store"))
         engine = _engine(checkpoint, store, chosen)
         opened.callback(engine.close)
-        entries = engine.begin_from_savepoint(payload.engine, lambda group: portable.scan(group_range(group)))
+        entries, runs = engine.begin_from_savepoint(payload.engine, lambda group: portable.scan(group_range(group)))
         lineage, batch = uuid.uuid4().hex, WriteBatch()  # a random name of the store
         engine.save_whole(batch)
+        totals = {name: n for name, n in totals.items() if not _falls(name)} | runs  # each process has its own runs
         head = Head(0, payload.base, lineage, chosen, totals, payload.positions, topic_ids=payload.topic_ids)
         head.save(batch)
         store.write(batch)
@@ -195,11 +198,27 @@ def _check_together(parts: Sequence[Part], payloads: Sequence[Payload]) -> None:
             )
 
 
-def _join_payloads(payloads: Sequence[Payload]) -> Payload:
-    """Return the joined payload of all processes. Each has its own clock, and none may go back to matched events."""
+def _join_payloads(parts: Sequence[Part], payloads: Sequence[Payload]) -> Payload:
+    """Return the joined payload of all processes. Each has its own clock, and none may go back to matched events. Each
+    remembers the last alerts of its keys; the one with the first key groups has the totals, except for open runs."""
     furthest = max(payloads, key=lambda payload: int(payload.engine["watermark_ms"]))
-    times = {name: furthest.engine[name] for name in ("watermark_ms", "times")}
-    return replace(payloads[0], engine={**payloads[0].engine, **times})
+    first = min(zip(parts, payloads, strict=True), key=lambda each: each[0].first)[1]
+    groups_count, memory = first.job["groups_count"], []
+    for part, payload in zip(parts, payloads, strict=True):
+        entries = payload.engine["held_memory"]
+        groups = key_groups(pa.array([entry[1] for entry in entries], TEXT), groups_count).tolist()
+        memory += [entry for entry, group in zip(entries, groups, strict=True) if part.first <= group < part.end]
+    shared = {name: furthest.engine[name] for name in ("watermark_ms", "times")}
+    shared |= {"held_memory": memory, "gap_ms": max(payload.engine["gap_ms"] for payload in payloads)}
+    highest = max(payload.base for payload in payloads)  # of the numbers that sinks have
+    runs = Counter[str]()
+    for payload in payloads:
+        runs.update({name: n for name, n in payload.totals.items() if _falls(name)})
+    return replace(first, base=highest, engine={**first.engine, **shared}, totals={**first.totals, **runs})
+
+
+def _falls(name: str) -> bool:
+    return name.partition("[")[0] in TOTALS_THAT_FALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,8 @@ class SeenOfLevel:
         """See SeenIds.forget."""
         with self._lock:
             for domain_number, bucket in [table for table in self._tables if table[1] < oldest]:
-                groups = np.unique(self._tables.pop((domain_number, bucket)).groups)
+                table = self._tables.pop((domain_number, bucket))
+                groups = np.unique(table.groups[: table.saved_count])  # the others are in memory alone
                 self._dropped_keys += [self._key(group, domain_number, bucket) for group in groups.tolist()]
                 self._changed.discard((domain_number, bucket))
             self._secrets = {table: drawn for table, drawn in self._secrets.items() if table[1] >= oldest}

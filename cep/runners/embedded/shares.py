@@ -234,8 +234,12 @@ class Share:
                 if ms != entries.NEVER:
                     group_state.expiry_ms[entries.page_id(domain_number, page)] = ms
 
-    def load_group(self, group: int, group_state: entries.GroupState, programs: Mapping[KeyDomain, Program]) -> None:
-        """Begin with a key group of a savepoint: runs, waiting events, seen ids, and histories. Raises: StateError."""
+    def load_group(
+        self, group: int, group_state: entries.GroupState, programs: Mapping[KeyDomain, Program]
+    ) -> Counter[str]:
+        """Begin with a key group of a savepoint: runs, waiting events, seen ids, and histories. Return its runs, as
+        counters. Raises: StateError."""
+        runs: Counter[str] = Counter()
         for domain_number, domain in enumerate(self._job.domains):
             pages = sorted(group_state.pages.items())
             # A page id has the number of the domain in its upper bits.
@@ -243,7 +247,7 @@ class Share:
             if domain_pages and domain in programs:
                 program = programs[domain]
                 states = [migrate_state(decode_page(data), program)[0] for data in domain_pages]
-                self.begin(domain_number, concat_states(states, program.row_registers), program)
+                runs += self.begin(domain_number, concat_states(states, program.row_registers), program)
         for domain_number, data in group_state.waiting.items():
             self.waiting.add_saved(domain_number, decode_batch(data))
         for (domain_number, bucket), data in group_state.seen.items():
@@ -256,6 +260,7 @@ class Share:
         for page, ms in group_state.expiry_ms.items():  # when all histories of a page have expired
             of_domain, page_number = divmod(page, 1 << entries.PAGE_BITS)  # a page id has both
             self._expiry_ms[of_domain, group - self.groups.start, page_number] = ms
+        return runs
 
     def save_pages(self, batch: WriteBatch) -> None:
         """Add changed pages alone, before a `save_whole`: so that not all of them are in one write batch."""

@@ -93,8 +93,7 @@ class WaitingOfShare:
             value = _DUE.pack(due_ms) + (encode_batch(concat_batches(added)) if added else b"")
             batch.put(store_key(STORE_GROUP, b"", ADDED_WAITING, self._domain_names[domain_number], suffix), value)
             bytes_count += len(value)
-        self._unsaved.clear()
-        self._unsaved_due_ms.clear()
+        self.forget_changes()
         return bytes_count
 
     def save_whole(self, batch: WriteBatch) -> None:
@@ -107,6 +106,10 @@ class WaitingOfShare:
             for group in sorted(stored_before - stored_now):  # its events do not wait any more
                 batch.delete(store_key(group, b"", WAITING, name))
             self._stored_groups[domain_number] = stored_now
+        self.forget_changes()
+
+    def forget_changes(self) -> None:
+        """Forget the changes since the last commit: they are stored, or the job makes no commits."""
         self._unsaved.clear()
         self._unsaved_due_ms.clear()
 

@@ -55,14 +55,14 @@ class Beginning:
         return {partition_name(lane): time_ms for lane, time_ms in self.times.items()}
 
     def starting_offsets(self, kind: str, topic: str) -> str | None:
-        """Return the offsets at which Spark starts, as {"topic": {"3": 17}}; None if the state was made without one.
+        """Return the offsets at which Spark starts, as {"topic": {"3": 17}}; None if the state has no positions.
 
-        `kind` is `events` or `control`; a lane is `topic[3]` or a file. Raises: UsageError if another topic was read.
-        """
+        `kind` is `events` or `control`. A lane is `topic[3]` (partition 3) or a file. Raises: UsageError if another
+        topic was read, or a file."""
         positions = self.positions.get(kind, {})
         if not positions:
             return None
-        lanes = {lane: _TOPIC_PARTITION.fullmatch(lane) for lane in positions}
+        lanes = {lane: _TOPIC_PARTITION.fullmatch(lane) for lane in positions}  # m[1]: the topic; m[2]: the partition
         others = sorted({m[1] if m else lane for lane, m in lanes.items() if m is None or m[1] != topic})
         if others:
             raise _other_source(kind, f"topic {topic}", others)
@@ -70,15 +70,15 @@ class Beginning:
         return orjson.dumps({topic: offsets}).decode()
 
     def files_read(self, kind: str) -> tuple[str, ...]:
-        """Return the files that an earlier job has read, to skip them. Raises: UsageError for a topic or half a file.
+        """Return the files that an earlier job has read, so that Spark skips them.
 
-        `kind` is `events` or `control`. Positions are of files or `topic[3]`; below 0: the file was read to its end.
-        """
+        `kind` is `events` or `control`. A position below 0 means that the file was read to its end. Raises: UsageError
+        if the job has read a topic instead, or a file only in part."""
         positions = self.positions.get(kind, {})
         topics = sorted({m[1] for source_name in positions if (m := _TOPIC_PARTITION.fullmatch(source_name))})
         if topics:
             raise _other_source(kind, "a folder", topics)
-        parts = sorted(name for name, position in positions.items() if position >= 0)
+        parts = sorted(name for name, position in positions.items() if position >= 0)  # files that were read in part
         if parts:
             raise UsageError(
                 f"{parts[0]} was read in part, and Spark reads whole files; let the job before come to the end of it "
@@ -144,7 +144,8 @@ def group_beginning(checkpoint: Path, beginning: Beginning, job: Job, level: int
 
 def _checked(beginning: Beginning) -> Beginning:
     """Return the progress if its fields have their types. Raises: ValueError."""
-    numbers = (*beginning.groups, beginning.watermark_ms, beginning.first_number, beginning.since_ms, beginning.gap_ms)
+    times = beginning.watermark_ms, beginning.since_ms, beginning.heartbeat_ms, beginning.gap_ms
+    numbers = (*beginning.groups, beginning.first_number, *times)
     is_written = (
         isinstance(beginning.rulebook, str)
         and all(type(number) is int for number in numbers)
@@ -154,6 +155,7 @@ def _checked(beginning: Beginning) -> Beginning:
             type(position) is int for by_partition in beginning.positions.values() for position in by_partition.values()
         )
         and isinstance(beginning.topic_ids, dict)
+        and all(isinstance(topic_id, str) for topic_id in beginning.topic_ids.values())
     )
     if not is_written:
         raise ValueError("its fields are not those that were written")

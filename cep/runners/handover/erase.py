@@ -26,7 +26,7 @@ from cep.base.secrets import TOKENS_MATCH
 from cep.columnar.batch import TEXT, decode_batch, encode_batch
 from cep.columnar.decode import KeyDomain
 from cep.engine.keyed_state import partition_keys
-from cep.engine.migrate import migrate_state
+from cep.engine.migrate import count_runs, migrate_state
 from cep.histories.pages import detach_segments, keys_with_past, partition_histories
 from cep.histories.store import Block, StoredSegment
 from cep.kernels.layout import Int64
@@ -75,10 +75,10 @@ def erase_savepoint(
     source: Target, target: Target, work: Path, keys: KeysOf, audit_lines: Collection[int] = (),
     digests: Sequence[str] = (),
 ) -> Erased:  # fmt: skip
-    """Copy a savepoint without the data of some keys. `keys`: of each key domain, as texts as in the key column.
+    """Copy a savepoint without the data of some keys. `keys`: the keys of each key domain (fields of a key).
 
-    `work`: a new local folder. `audit_lines`: the numbers of lines that lose their texts. `digests`: the keyed digests
-    of the keys, for the audit (rulebook/erasure.py). Raises: StateError, StoreError.
+    `work`: a new local folder. `audit_lines`: the numbers of audit lines whose texts are removed. `digests`: keyed
+    hashes, by which the audit names the keys (rulebook/erasure.py). Raises: StateError, StoreError.
     """
     savepoint = open_savepoint(source, work / "payload")
     payload = payload_in(savepoint)
@@ -93,13 +93,14 @@ def erase_savepoint(
         parts = []
         for group in savepoint.groups:
             entries = sorted(erasing.entries(group, savepoint, work / "entries"))
-            _count_remaining(entries, searched, erasing.erased)  # bytes of keys that are still there
+            _count_remaining(entries, searched, erasing.erased)  # entries in which a key's bytes are still found
             store = opened.enter_context(MemoryStore())
             store.ingest(entries)
             parts.append(Part(f"group-{group}", store, group, group + 1))
+        payload = replace(payload, totals=dict(erasing.totals(payload.totals)))
         payload = _with_rules(payload, job, keys, erasing.erased, (audit_lines, digests))
         _count_remaining([(b"", payload.to_bytes())], searched, erasing.erased)
-        lists = load_lists(savepoint, work / "beside")  # files that no store has
+        lists = load_lists(savepoint, work / "beside")  # files with the entries of lists
         write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), lists)
     return erasing.erased
 
@@ -169,6 +170,13 @@ class _Erasing:
     programs: Sequence[Mapping[KeyDomain, Program]]
     keys: Mapping[KeyDomain, pa.Array]
     erased: Erased = field(default_factory=Erased)
+    gone_runs: Counter[str] = field(default_factory=Counter)  # in all and by rule, as the totals of a job count them
+
+    def totals(self, before: Mapping[str, int]) -> Counter[str]:
+        """Return the totals of the job without the runs that were removed."""
+        totals = Counter(before)
+        totals.subtract(self.gone_runs)
+        return totals
 
     def entries(self, group: int, savepoint: Savepoint, work: Path) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a key group without the erased keys."""
@@ -199,6 +207,7 @@ class _Erasing:
             return
         program = programs.get(self.job.domains[domain_number])
         rest = None  # without a program, no rule of the domain is left that would use the runs
+        self.gone_runs.update(count_runs(stored))
         self._count("runs", domain_number, int(gone[stored.run_key].sum()))
         if program is not None and not gone.all():
             fitted, _ = migrate_state(stored, program)  # an earlier version of the rules may have written the page
@@ -208,6 +217,7 @@ class _Erasing:
             del group_state.pages[page_id]
             group_state.deadlines.pop(page_id, None)
             return
+        self.gone_runs.subtract(count_runs(rest))
         group_state.pages[page_id] = encode_page(rest)
         group_state.deadlines[page_id] = rest.expiry_min
 
@@ -223,12 +233,12 @@ class _Erasing:
         if not gone.any():
             return
         self._count("keys with a past", domain_number, len(pc.unique(keys_with_past(past).filter(pa.array(gone)))))
-        whole = replace(past, segments=detach_segments(past.segments))  # a segment has events of several keys
+        whole = replace(past, segments=detach_segments(past.segments))  # all in memory: a segment mixes several keys
         part_of: Callable[[pa.Array], Int64] = lambda keys: self._is_gone(domain_number, keys).astype(np.int64)  # noqa: E731
         parts = sorted({*part_of(keys_with_past(past)).tolist()})
         by_part = dict(zip(parts, partition_histories(whole, parts, part_of), strict=True))
         new_segments: dict[int, bytes] = {}
-        remaining = by_part.get(0)  # of the keys that stay; part 1 is gone
+        remaining = by_part.get(0)  # part 0 has the keys that stay, part 1 the erased keys
         if remaining is not None:
             remaining = store_segments(remaining, new_segments.__setitem__, load, SegmentCache(None))
         for segment in [segment for segment in group_state.segments if segment[0] == page_id]:

@@ -80,20 +80,20 @@ def page_store_keys(slots: Int64, pages_count: int, prefixes: UInt8) -> list[byt
 
 
 def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the store entries of a key group's state at one level (order in which rules run), in any order."""
+    """Yield the store entries of a key group's state at one level (order in which rules run), not sorted."""
     names = [domain_name(domain, level) for domain in job.domains]  # indexed by the upper bits of a page id
     for page, data in group_state.pages.items():
         yield store_key(group, b"", PAGES, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
-    for number, data in group_state.waiting.items():
+    for number, data in group_state.waiting.items():  # events that the watermark has not passed
         yield store_key(group, b"", WAITING, names[number]), data
     for (number, bucket), data in group_state.seen.items():  # hashes of event ids, in buckets of time
         yield store_key(group, b"", SEEN, names[number], BUCKET.pack(bucket)), data
-    for page, data in group_state.heads.items():  # which segments (past events) a page's histories have
+    for page, data in group_state.heads.items():  # a head lists the segments (past events) of its page
         yield store_key(group, b"", PAST, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
     for (page, segment), data in group_state.segments.items():
         yield store_key(group, b"", SEGMENTS, names[page >> PAGE_BITS], SEGMENT.pack(page & _PAGE_MASK, segment)), data
     for name, times_ms in ((DEADLINES, group_state.deadlines), (PAST_DEADLINES, group_state.expiry_ms)):
-        if times_ms:  # NEVER means that there is no page, so a page's own time stays below it
+        if times_ms:  # by page, when its state expires; NEVER stands for a page that is absent, so a time is less
             deadlines = np.full((len(job.domains), job.pages_count), NEVER, _DEADLINE)
             for page, ms in times_ms.items():
                 deadlines[page >> PAGE_BITS, page & _PAGE_MASK] = min(ms, NEVER - 1)
@@ -104,15 +104,15 @@ def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> Gr
     """Build a key group's state from its entries of one level (order in which rules run). Raises: StateFormatError."""
     domain_numbers = {domain_name(domain, level): domain_number for domain_number, domain in enumerate(job.domains)}
     group_state = GroupState()
-    for raw, data in entries:
-        entry_key = split_key(raw)
+    for raw_key, data in entries:
+        entry_key = split_key(raw_key)
         if entry_key.namespace in EARLIER_SEEN:  # event ids of an earlier build
             refuse_earlier_ids()
         if entry_key.namespace in (DEADLINES, PAST_DEADLINES):
             if entry_key.name == deadlines_name(level):
                 times_ms = group_state.deadlines if entry_key.namespace == DEADLINES else group_state.expiry_ms
                 times = np.frombuffer(data, _DEADLINE).reshape(len(job.domains), job.pages_count)
-                for domain_number, page in np.argwhere(times != NEVER).tolist():
+                for domain_number, page in np.argwhere(times != NEVER).tolist():  # NEVER: the page is absent
                     times_ms[page_id(domain_number, page)] = int(times[domain_number, page])
         elif entry_key.name in domain_numbers:
             domain_number = domain_numbers[entry_key.name]

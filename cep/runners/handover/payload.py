@@ -25,6 +25,7 @@ import orjson
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, TIME_MS_MIN
 from cep.base.text import of_type, utc_text
+from cep.rulebook.suppression import fired_from_json
 from cep.state.savepoints import Savepoint, open_savepoint
 from cep.state.target import Target
 from cep.step.event_time import PartitionTime, times_from_json, times_json
@@ -34,6 +35,7 @@ PAYLOAD_FORMAT = 1
 STAGES = "stages"  # name of the part that Spark's stages come from
 _MIXED = "spark"  # its name in builds up to 0.2.0, which took the last level for the first
 _ENGINE = {"rulebook": str, "held_memory": list, "watermark_ms": int, "times": dict}
+_ENGINE_TIMES = ("since_ms", "gap_ms", "heartbeat_ms")  # an earlier build did not store them
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +94,17 @@ class Payload:
         of_type("engine", self.engine, dict)
         for name, type_ in _ENGINE.items():
             of_type(name, self.engine[name], type_)
+        for name in _ENGINE_TIMES:
+            of_type(name, self.engine.get(name, TIME_MS_MIN), int)
+        fired_from_json(self.engine["held_memory"])  # for its errors
         for record in of_type("records", of_type("rules", self.rules, dict)["records"], list):
             of_type("a rule", record, str)
         for time in self.engine["times"].values():
-            for ms in PartitionTime.from_json(of_type("the times of a partition", time, list))[:-1]:  # no `support`
+            for ms in PartitionTime.from_json(of_type("the times of a partition", time, list))[:-1]:  # the last: counts
                 of_type("an event time", ms, int)
-            of_type("an event time", time[0], int)  # as stored: `from_json` also takes a text of digits
-        for lanes in of_type("positions", self.positions, dict).values():
-            for lane, offset in of_type("positions", lanes, dict).items():
+            of_type("an event time", time[0], int)  # the stored value: `from_json` also accepts a text of digits
+        for offsets in of_type("positions", self.positions, dict).values():  # by lane: partition of a topic, or a file
+            for lane, offset in of_type("positions", offsets, dict).items():
                 of_type(f"the position of {lane}", offset, int)
         for name, count in of_type("totals", self.totals, dict).items():
             of_type(name, count, int)
@@ -130,8 +135,8 @@ def read_payload(target: Target) -> Payload:
 def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
     """Set the watermark of a stopped job back to `to_ms`, so that events after it are matched. Raises: UsageError.
 
-    Events before the old watermark may have been set aside as late: later alerts say that such events may be missing.
-    """
+    Events before the old watermark may have been late, and were then set aside. Later alerts say that some may be
+    missing."""
     progress, lateness_ms = payload.engine, Job.from_json(payload.job).lateness_ms
     if progress["watermark_ms"] <= to_ms:
         raise UsageError(f"the watermark is {_shown(progress['watermark_ms'])}: {utc_text(to_ms)} is not back from it")
@@ -141,7 +146,7 @@ def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
     }
     # Events before `gap_ms` may be missing: up to the watermark, or the clock `now_ms` if that is earlier.
     gap_ms = max(progress.get("gap_ms", TIME_MS_MIN), min(progress["watermark_ms"], now_ms))
-    # A heartbeat that still waits is dropped: it may be the wrong one, which set the watermark too far ahead.
+    # A heartbeat (a time without an event) that still waits is dropped: it may have set the watermark too far ahead.
     engine = {
         **progress, "watermark_ms": to_ms, "gap_ms": gap_ms, "times": times_json(times),
         "heartbeat_ms": TIME_MS_MIN, "last_event": None,  # None: the order of events begins again

@@ -33,7 +33,7 @@ from cep.step.rules import rule_status
 
 
 def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload], Payload] = lambda p: p) -> Saved:
-    """Create the checkpoint directory of a job on Spark from a whole savepoint; `change` changes its description.
+    """Create the checkpoint directory of a job on Spark from a whole savepoint. `change` may change its payload.
 
     Raises: UsageError if the folder is not empty or the savepoint is of some key groups only; StateError, StoreError.
     """
@@ -44,9 +44,9 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
         since_ms, heartbeat_ms, gap_ms = (
             progress.get(name, TIME_MS_MIN) for name in ("since_ms", "heartbeat_ms", "gap_ms")
         )
-        digest = SavedRulebook.from_bytes(progress["rulebook"].encode()).digest
-        beginning = Beginning(  # `base`: the last number of a micro-batch that sinks know
-            digest, progress["watermark_ms"], times_from_json(progress["times"]), payload.positions,
+        rulebook_digest = SavedRulebook.from_bytes(progress["rulebook"].encode()).digest
+        beginning = Beginning(  # `base`: the number of the last micro-batch that sinks have received
+            rulebook_digest, progress["watermark_ms"], times_from_json(progress["times"]), payload.positions,
             first_number=payload.base + 1, since_ms=since_ms, heartbeat_ms=heartbeat_ms, topic_ids=payload.topic_ids,
             gap_ms=gap_ms,
         )  # fmt: skip
@@ -55,9 +55,9 @@ def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload],
             raise UsageError(f"the savepoint has the key groups {groups}; make one of all processes together")
         store = RulebookStore(folder / RULEBOOKS_FOLDER)
         load_lists(savepoint, store.list_folder)
-        data = progress["rulebook"].encode()
-        store.put(SavedRulebook.from_bytes(data))
-        status = rule_status(rulebook_from_bytes(data, job.schema, job.domains, store.lists))
+        rulebook = progress["rulebook"].encode()
+        store.put(SavedRulebook.from_bytes(rulebook))
+        status = rule_status(rulebook_from_bytes(rulebook, job.schema, job.domains, store.lists))
         begin_rule_output(folder, status, progress["held_memory"])  # with the last alerts, for suppression
         replace_file(folder / RULES_FILE, orjson.dumps(payload.rules))
         write_progress(folder, beginning.first_number - 1, payload.totals)

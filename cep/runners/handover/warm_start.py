@@ -34,6 +34,7 @@ from cep.engine.migrate import migrate_state
 from cep.lists.members import map_set_file
 from cep.lists.store import SUFFIX, ListStore
 from cep.nfa.program import Program
+from cep.rulebook.suppression import fired_from_json
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch
 from cep.state.past import decode_whole, encode_whole
 from cep.state.target import Target
@@ -190,6 +191,7 @@ def _about(data: bytes, place: str) -> About:
             )
         rules = tuple(record.encode() for record in fields["rules"])
         since_ms, until_ms = int(fields["since_ms"]), int(fields["until_ms"])
+        fired_from_json(fields["memory"])  # for its errors
         return About(Job.from_json(fields["job"]), rules, since_ms, until_ms, fields["memory"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorruptError(f"the warm start in {place} does not say what it is of ({error!r})") from error

@@ -44,8 +44,8 @@ _VALUE = StructType([StructField("content", BinaryType())])
 
 
 class Part:
-    """One kind of entries, such as pages, in the state of the key group that Spark processes. `index` is the id of a
-    page or the number of a key domain; `number` counts segments, or is a bucket of time."""
+    """One kind of entries in Spark's state of the key group that Spark processes now. `index`: the id of a page (the
+    state of some keys), or the number of a key domain. `number`: of a segment (past events), or of a bucket of time."""
 
     def __init__(self, entries: MapState, name: str) -> None:
         self._entries = entries
@@ -70,10 +70,10 @@ class GroupParts:
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         entries = handle.getMapState(VARIABLE, _KEY, _VALUE)
-        self.progress = Part(entries, PROGRESS)
-        self.pages = Part(entries, PAGES)  # the runs of rules, of many keys together
-        self.past = Part(entries, PAST)  # the head of the histories of each page: a list of their segments
-        self.segments = Part(entries, SEGMENTS)  # past events of many keys
+        self.progress = Part(entries, PROGRESS)  # rules and times, and a list of the other entries
+        self.pages = Part(entries, PAGES)  # open matches (runs) of rules: an entry (page) has the runs of many keys
+        self.past = Part(entries, PAST)  # by page: a list (head) of the segments that its keys need
+        self.segments = Part(entries, SEGMENTS)  # blocks of past events of many keys
         self.waiting = Part(entries, WAITING)  # events that are not due yet
         self.seen = Part(entries, SEEN)  # ids of earlier events, to find repeated ones
         self.fired = Part(entries, FIRED)  # when rules that suppress others last fired
@@ -86,8 +86,8 @@ class Stage(Protocol):
 
 
 class MatchProcessor(StatefulProcessor):
-    """The processor for transformWithState. `stage` makes a task's `Stage` (the work on its rows) from its state. It is
-    kept pickled until the first rows: to read it imports the matcher, which Spark's start would have to wait for."""
+    """The processor for transformWithState. `stage` makes a task's `Stage` (the work on its rows) from its state. The
+    function is kept pickled until the first rows: unpickling imports the matcher, and Spark's start would wait."""
 
     def __init__(self, stage: Callable[[GroupParts], Stage]) -> None:
         self._pickled = pickle.dumps(stage)
@@ -98,8 +98,8 @@ class MatchProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         if self._stage is None:
-            self._stage = pickle.loads(self._pickled)(self._parts)  # noqa: S301 what __init__ was given
-        return self._stage.rows(key[0], rows)
+            self._stage = pickle.loads(self._pickled)(self._parts)  # noqa: S301 made by __init__
+        return self._stage.rows(key[0], rows)  # key: a row with the key group alone
 
     def close(self) -> None:
         """Nothing is held between micro-batches but caches."""
@@ -108,9 +108,9 @@ class MatchProcessor(StatefulProcessor):
 def prepare_query(query: Path) -> None:
     """Check the folder of a query before Spark starts it, and repair it. Raises: UsageError, StateCorruptError.
 
-    An earlier build kept keyed state in several variables, which Spark would drop: it is refused. Spark stores whole
-    paths of schema files, which are wrong in a folder that was moved or restored. A plan is the file `offsets/NUMBER`
-    of a micro-batch. If the disk was full at the first plan, unfinished files prevent a start: they are removed.
+    Spark would drop keyed state in several variables, which earlier builds wrote, so such a folder is refused. Spark
+    stores whole paths of schema files: they are corrected in a folder that was moved or restored. The plan of a
+    micro-batch is the file `offsets/NUMBER`. If no plan is finished, as after a full disk, the others are removed.
     """
     plan_files = [path for path in (query / "offsets").glob("*") if path.is_file()]
     if not any(path.name.isdigit() for path in plan_files):  # none is finished

@@ -14,6 +14,7 @@ Tested by: tests/runners/spark/test_tasks.py, tests/runners/spark/test_live.py, 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -29,7 +30,7 @@ from cep.base.limits import PAGE_CACHE_BYTES, SEGMENT_CACHE_BYTES, TIME_MS_MAX, 
 from cep.columnar.batch import EventBatch, concat_batches, conformed, decode_batch, encode_batch
 from cep.columnar.decode import key_pages
 from cep.engine.keyed_state import KeyedState, concat_states, partition_keys
-from cep.engine.migrate import migrate_state
+from cep.engine.migrate import fit_state
 from cep.histories.store import Block, Histories, StoredSegment
 from cep.kernels.groups import NEW
 from cep.nfa.program import Program
@@ -61,7 +62,7 @@ class GroupProgress:
     rulebook: str = ""  # digest of the rules; empty before the first micro-batch
     watermark_ms: int = TIME_MS_MIN
     times: PartitionTimes = field(default_factory=dict)  # how far each partition of the source was read.
-    deadlines: dict[int, int] = field(default_factory=dict)  # page id → when the first of its runs expires.
+    deadlines: dict[int, int] = field(default_factory=dict)  # page id → when its first run (open match) expires.
     waiting_ms: int | None = None  # the earliest event that waits for the watermark
     seen: dict[int, list[int]] = field(default_factory=dict)  # domain → time buckets with stored ids of earlier events.
     expiry_ms: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories have expired.
@@ -79,8 +80,8 @@ class GroupProgress:
 
     @staticmethod
     def from_bytes(data: bytes) -> GroupProgress:
-        """Decode the bytes of `to_bytes`. An earlier build may have written fewer values; the others have defaults.
-        Raises: StateFormatError."""
+        """Decode the bytes of `to_bytes`: the values of the fields in their order. An earlier build may have written
+        fewer values; then the last fields have their defaults. Raises: StateFormatError."""
         values = orjson.loads(data)
         if len(values) not in _VALUES_COUNTS:
             raise StateFormatError(
@@ -89,13 +90,13 @@ class GroupProgress:
             )
         named = dict(zip((attribute.name for attribute in fields(GroupProgress)), values, strict=False))
         for name in ("deadlines", "seen", "expiry_ms", "digests"):
-            named[name] = {int(number): value for number, value in named[name].items()}
+            named[name] = {int(number): value for number, value in named[name].items()}  # texts in JSON
         named |= {"times": times_from_json(named["times"]), "last_event": LastEvent.from_json(named.get("last_event"))}
         return GroupProgress(**named)
 
 
 class GroupPorts:
-    """The Ports and LevelPorts (interfaces of a runner to the common matching step) of one key group and level."""
+    """Gives the matching step the state of one key group and level: its Ports and LevelPorts (step/ports.py)."""
 
     def __init__(self, rules: JobRules, level: int, progress: GroupProgress, stored: GroupParts) -> None:
         """`level`: of the rules to match, which may read alerts of lower levels. `progress` is updated in place."""
@@ -105,7 +106,7 @@ class GroupPorts:
         self.levels = range(level, level + 1)
         self.seen = _SeenIds(progress.seen, stored.seen)
         self.waiting = _WaitingEvents(job, progress, stored.waiting)
-        self.pages = [DomainPages(job, number, progress, stored) for number in range(len(job.domains))]
+        self.pages = [DomainPages(job, number, progress, stored) for number in range(len(job.domains))]  # open runs
 
     @property
     def parts(self) -> tuple[GroupPorts]:
@@ -162,16 +163,16 @@ class DomainPages:
         if self._deadlines.pop(page, None) is not None:
             self._pages.remove(page)
 
-    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, Counter[str]]:
         states: list[KeyedState] = []
-        orphans_count = 0
+        changes: Counter[str] = Counter()
         for slot in slots.tolist():
             page = self.read(slot)
             if page is not None:
-                migrated, orphans = migrate_state(page, program)
-                orphans_count += orphans
-                states.append(migrated)
-        return concat_states(states, program.row_registers) if states else None, orphans_count
+                fitted, more = fit_state(page, program)
+                changes.update(more)
+                states.append(fitted)
+        return concat_states(states, program.row_registers) if states else None, changes
 
     def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
         part = np.searchsorted(slots, self.slots(after.keys))
@@ -263,12 +264,12 @@ class _WaitingEvents:
         self._earliest_waiting_ms = progress.waiting_ms  # of all domains, as the micro-batch begins
 
     def release(self, domain_number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Return the events of a key domain (events by one choice of key fields) before `due_ms`, None without any, and
-        store the others. A micro-batch calls this for each domain in turn, from 0 on. Stored events are read only if
-        the domain has `fresh` (new) events, or if a stored event of some domain is due."""
+        """Return the events of a key domain (events by one choice of key fields) before `due_ms`, or None, and store
+        the others. A micro-batch calls this for each domain in turn, from 0 on. Stored events are read only if the
+        domain has `fresh` (new) events, or if a stored event of some domain is due."""
         is_due = self._earliest_waiting_ms is not None and self._earliest_waiting_ms < due_ms
         if is_due and domain_number == 0:
-            self._progress.waiting_ms = None  # the call for each domain sets it again, if events remain
+            self._progress.waiting_ms = None  # the earliest of all domains: each domain's call finds it anew
         if fresh is None and not is_due:
             return None
         stored = self._stored_events.get(domain_number) if self._earliest_waiting_ms is not None else None
@@ -295,10 +296,10 @@ class _SeenIds:
 
     def secrets(self, domain_number: int, bucket: int, _keys: pa.Array) -> NDArray[np.uint64]:
         secret, _ids = self._read(domain_number, bucket)
-        return secret[None]  # one for all keys
+        return secret[None]  # one row, for all keys
 
     def take(self, domain_number: int, bucket: int, ids: NDArray[np.uint64], _keys: pa.Array) -> NDArray[np.uint8]:
-        """Compare ids with the earlier ones, and store the new ones. Return NEW, SAME or OTHER (content) for each."""
+        """Judge `ids` (a row of ids, a row of contents) by stored ones: NEW, SAME, OTHER. Store the NEW ones."""
         secret, earlier_ids = self._read(domain_number, bucket)
         verdicts = duplicates.judged_by(ids, earlier_ids)
         added = ids[:, verdicts == NEW]
@@ -314,7 +315,7 @@ class _SeenIds:
             self._buckets[domain_number] = [bucket for bucket in buckets if bucket >= oldest]
 
     def _read(self, domain_number: int, bucket: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return the secret and the hashes (of ids; of contents) of a bucket. An empty bucket gets a new secret."""
+        """Return a bucket's secret, and its hashes: a row of ids, a row of contents. A new bucket gets a new secret."""
         if bucket in self._buckets.get(domain_number, ()):
             stored = self._stored.get(domain_number, bucket)
             if stored is None:

@@ -145,8 +145,8 @@ class KafkaEventsSource(KafkaDataSource):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The checked options of one read. `job` has the form of `Job.to_json`: planning needs its ahead_ms and idle_ms.
-    `absent`: "earliest" or "latest", for partitions that the offsets do not name."""
+    """The checked options of one read. `job` has the form of `Job.to_json`: planning needs its ahead_ms and idle_ms. In
+    the methods, `absent` ("earliest" or "latest") is the offset of partitions that the offsets do not name."""
 
     settings: kafka.KafkaSettings
     topics: tuple[str, ...]
@@ -158,7 +158,7 @@ class Options:
     bytes_per_trigger_max: int | None
     records_per_partition_max: int | None
     tasks_max: int | None
-    plans_late: bool  # read up to the topic's end of one plan earlier: that was before other streams were planned
+    plans_late: bool  # read up to the topic's end of one plan earlier: other streams then have later ends
     paused_partitions: Path | None  # a file with the partitions to skip
     ends: bool  # the query ends once it has read the records that are there at its start
     job: Mapping[str, Any] | None
@@ -207,8 +207,8 @@ def parse_options(options: Mapping[str, str]) -> Options:
         topics,
         values.get("startingoffsets"),
         values.get("endingoffsets"),
-        _positive(values, "startingTimestamp"),
-        _positive(values, "endingTimestamp"),
+        _positive(values, "startingTimestamp", least=0),
+        _positive(values, "endingTimestamp", least=0),
         _positive(values, "maxRecordsPerTrigger"),
         _positive(values, "maxBytesPerTrigger"),
         _positive(values, "maxRecordsPerPartition"),
@@ -227,12 +227,12 @@ def parse_options(options: Mapping[str, str]) -> Options:
     )
 
 
-def _positive(options: Mapping[str, str], name: str) -> int | None:
+def _positive(options: Mapping[str, str], name: str, least: int = 1) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise UsageError(f"{FORMAT} option {name} is a number above 0, not {text!r}")
+    if not (text.isascii() and text.isdigit() and int(text) >= least):
+        raise UsageError(f"{FORMAT} option {name} is a number above {least - 1}, not {text!r}")
     return int(text)
 
 
@@ -310,13 +310,13 @@ class KafkaStreamReader(AdmittedReader):
             latest, ids = self._end_at_start, kafka.topic_ids(options.settings, options.topics)
         refuse_new_topics(position.topic_ids, ids)
         end = latest
-        if options.plans_late and self._end_at_start is None:  # up to the end of one plan earlier
+        if options.plans_late and self._end_at_start is None:  # up to the end that the plan before saw
             end, self._end_of_last_plan = self._end_of_last_plan or latest, latest
         ranges = ranges_between(position.offsets, end)  # refuses a topic that went backwards before anything is planned
         if options.has_ending:
             if self._ending is None:  # once, so that a time is the same place for all micro-batches of a start
                 self._ending = options.ending()
-            end = bounded(position.offsets, latest, self._ending)
+            end = bounded(position.offsets, end, self._ending)
             ranges = ranges_between(position.offsets, end)
         if options.paused_partitions is not None and (paused := read_paused(options.paused_partitions)):
             end = without_paused(ranges, end, paused)
@@ -328,7 +328,7 @@ class KafkaStreamReader(AdmittedReader):
             records_max = by_size if records_max is None else min(by_size, records_max)
         if records_max is not None:
             end = limit_offsets(position.offsets, end, records_max)
-        self._latest = Position(latest, {}, ids)
+        self._latest = Position(latest, {}, ids)  # the end of the topic, for Spark's report
         return reached(position, end, latest, ids, self._clock_at(position, end)).to_json()
 
     def _clock_at(self, start: Position, end: Offsets) -> BatchClock | None:
@@ -337,7 +337,7 @@ class KafkaStreamReader(AdmittedReader):
         job, last, now_ms = self._options.job, start.clock, _clock_ms()
         if job is None:
             return None  # a topic of undecoded records has no watermark
-        if end != start.offsets:  # it has records
+        if end != start.offsets:  # it has records; moved_ms: when records were last planned
             return BatchClock(now_ms, moved_ms=now_ms, is_end=end == self._end_at_start)
         if self._end_at_start is not None:  # all is read: mark one empty micro-batch as the end of the query
             return last if last is None or last.is_end else BatchClock(now_ms, moved_ms=now_ms, is_end=True)
@@ -375,15 +375,15 @@ def _clock_ms() -> int:
 
 
 def _plan(options: Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """Divide the ranges of offsets between two positions among tasks. Each task also gets the clock (when this was
-    planned) and the partitions that delay the watermark; NOTHING_READ without a clock. With `tasks_max` there
-    is one task for each `records_per_task` records, up to this number."""
+    """Divide the ranges of offsets between two positions among tasks. Each task also gets the clock (when `end` was
+    planned) and the partitions that delay the watermark, or NOTHING_READ if `end` has no clock. With the option
+    `tasks_max`, a task reads `records_per_task` records, or more if that needs more tasks than `tasks_max`."""
     ranges = ranges_between(start.offsets, end.offsets, options.records_per_partition_max)
     times = NOTHING_READ if end.clock is None else _times(start, end, end.clock)
     tasks = len(ranges)
     if options.tasks_max is not None:
         records = sum(offset_range.end - offset_range.start for offset_range in ranges)
-        tasks = min(options.tasks_max, -(-records // records_per_task))
+        tasks = min(options.tasks_max, -(-records // records_per_task))  # rounded up
     dealt = share_ranges(ranges, tasks)
     if end.clock is not None and not dealt:
         dealt = [()]  # one task without ranges: it passes the clock of the micro-batch on

@@ -24,8 +24,8 @@ def read_events(
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Read ranges of offsets. Yield their records as packs: batches of rows for the shuffle, each of limited size.
 
-    `job_json`: see Job.to_json. `times`: how far each partition was read before the micro-batch, and its clock. Packs
-    carry these times, so one is yielded even without records. Raises: UsageError, SourceError.
+    `job_json`: see Job.to_json. `times`: how far each partition was read before the micro-batch, and its clock. Every
+    pack has these times, so there is one even without records. Raises: UsageError, SourceError.
     """
     job = Job.from_json(job_json)
     batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
@@ -39,7 +39,7 @@ def read_events(
                 yield _packed(job, form, batches, times, packs_count)
                 batches, records_count, packs_count = {}, 0, packs_count + 1
     if records_count or packs_count == 0:
-        yield _packed(job, form, batches, times, packs_count)  # this number keeps the order of arrival
+        yield _packed(job, form, batches, times, packs_count)  # packs_count numbers them in order
 
 
 def _packed(

@@ -131,23 +131,24 @@ _JSON_FILES = "*.{jsonl,ndjson,json}"
 _POLL_S = 1
 _WAITING = "Waiting"  # the start of Spark's message about a query that has planned a micro-batch without work
 _PAUSE_S, _PAUSE_S_MAX = 1.0, 30.0  # between two starts of a query whose brokers do not answer: doubled after each
+# By default, Spark passes over a file that is a week older than the newest one, as after a copy that keeps its time.
+_FILE_AGE_MAX = "36500d"
 _FILE_COLUMNS = "path string, modificationTime timestamp, length bigint, content binary"  # of Spark's format
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """The sources of a live job, `control` for changes of its rules, and the folder of its progress. `initial`: the
-    control records that it begins with. `available_now`: it ends with the present records."""
+    """A live job: its rules and sources, the folder of its query, and how the query runs."""
 
     job: Job
-    initial: tuple[bytes, ...]
+    initial: tuple[bytes, ...]  # the rules that the job begins with, as control records
     events: Source
-    control: Source | None
-    checkpoint: Path
-    trigger_ms: int = 0
-    available_now: bool = False
-    tasks: int = 2
-    status: StatusTopic | None = None
+    control: Source | None  # changes of rules
+    checkpoint: Path  # of the query, in the job's folder
+    trigger_ms: int = 0  # between the beginnings of micro-batches
+    available_now: bool = False  # it ends after the records of its start
+    tasks: int = 2  # that read events
+    status: StatusTopic | None = None  # publishes the rules in force
 
 
 def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) -> StreamingQuery:
@@ -199,12 +200,12 @@ def keep_serving(
 ) -> None:  # fmt: skip
     """Run the query that `start` returns, and start it again after a pause each time that brokers do not answer.
 
-    A query that has not run yet in this process is not started again: the start of a job ends with the reason.
+    If no query of this process has run yet, the error is raised instead, so that the start of the job fails with it.
     `restarts` is called with the error and the seconds until the next start. Raises: as `serve` and `start`.
     """
     pause_s = _PAUSE_S
     while True:
-        began = observed.batch_id
+        began = observed.batch_id  # the last micro-batch before this start
         try:
             serve(start(), output, stop, observed)
         except (SourceAwayError, SinkAwayError) as error:
@@ -212,7 +213,7 @@ def keep_serving(
                 return  # the micro-batch counts as not done: the next start does it again
             if not observed.has_begun:
                 raise
-            pause_s = _PAUSE_S if observed.batch_id != began else min(2 * pause_s, _PAUSE_S_MAX)
+            pause_s = _PAUSE_S if observed.batch_id != began else min(2 * pause_s, _PAUSE_S_MAX)  # no progress
             output.failure = None
             restarts(error, pause_s)
             observed.idle()
@@ -268,8 +269,8 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 
 
 def _resumed(source: Source, kind: str, begins: Beginning | None, *, ends: bool) -> Source:
-    """Let a source begin after the records that are in the state of an earlier job. `kind`: events or control. `ends`:
-    the source ends with the records that are there now. Raises: CepError."""
+    """Let a source begin where an earlier job stopped, if this job continues one (`begins`). `kind`: events or control.
+    `ends`: the query ends after the records that exist at its start. Raises: CepError."""
     if isinstance(source, TopicSource):
         source = replace(source, ends=ends)
     if begins is None:
@@ -278,8 +279,8 @@ def _resumed(source: Source, kind: str, begins: Beginning | None, *, ends: bool)
         return replace(source, already_read=begins.files_read(kind))
     starting = begins.starting_offsets(kind, source.topic)
     if starting is None:
-        return source
-    if source.topic in begins.topic_ids:
+        return source  # the earlier job did not have this source
+    if source.topic in begins.topic_ids:  # refuse a topic that was deleted and created again
         refuse_new_topics(begins.topic_ids, topic_ids(KafkaSettings(source.servers, source.settings), [source.topic]))
     return replace(source, starting=starting)
 
@@ -287,7 +288,7 @@ def _resumed(source: Source, kind: str, begins: Beginning | None, *, ends: bool)
 def _packed_stream(
     spark: SparkSession, source: Source, settings: LiveSettings, tasks: int, paused_file: Path
 ) -> DataFrame:
-    """Return the stream of packed events. For a topic, the task that reads the records packs them."""
+    """Return a stream of packed events (bytes, by key group). The file `paused_file` names partitions to skip."""
     job = settings.job
     if isinstance(source, TopicSource):
         form = source.form
@@ -295,24 +296,23 @@ def _packed_stream(
         options = {"schemaFile": form.schema_file, "message": form.message, "format": form.name, "mapping": mapping}
         options |= {"job": json.dumps(job.to_json()), "pausedPartitions": str(paused_file)}
         options |= {f"registry.{name}": value for name, value in form.registry}
-        return _topic_stream(spark, source, tasks, EVENTS_FORMAT, options)
+        return _topic_stream(spark, source, tasks, EVENTS_FORMAT, options)  # the task that reads also packs
     paths = _paths_stream(spark, source, "*").withColumn(CLOCK_COLUMN, batch_clock())
     return paths.mapInArrow(file_packer(job, source.mapping), PACKED_SCHEMA)
 
 
 def _paths_stream(spark: SparkSession, source: FolderSource, names: str) -> DataFrame:
-    """Return the stream of the paths of new files. Spark does not read their content, because it is not selected."""
+    """Return a stream of the paths of new files whose names match the pattern `names`. Spark reads no content."""
     if not source.directory.is_dir():
         raise UsageError(f"{source.directory} is no folder; make it first, files may come later")
     reader = spark.readStream.format("binaryFile").schema(_FILE_COLUMNS).option("pathGlobFilter", names)
+    reader = reader.option("maxFileAge", _FILE_AGE_MAX)
     if source.files_per_trigger is not None:
         reader = reader.option("maxFilesPerTrigger", source.files_per_trigger)
     rows = reader.load(str(source.directory.resolve()))
-    if source.already_read:
-        rows = rows.where(~F.col("_metadata.file_name").isin(list(source.already_read)))
-    # A path is a URL here. A plus sign in it stands for itself, and url_decode would make it a blank.
-    path = F.url_decode(F.replace(F.regexp_replace("path", "^file:/*", "/"), F.lit("+"), F.lit("%2B")))
-    return rows.select(path.alias(PART_COLUMN), WRITTEN_COLUMN)
+    if source.already_read:  # `_metadata.file_name` would be encoded as in a URL, `path` is not
+        rows = rows.where(~F.element_at(F.split("path", "/"), -1).isin(list(source.already_read)))
+    return rows.select(F.regexp_replace("path", "^file:/*", "/").alias(PART_COLUMN), WRITTEN_COLUMN)
 
 
 def _control_stream(spark: SparkSession, source: Source, groups_count: int, store: RulebookStore) -> DataFrame:
@@ -331,7 +331,7 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
 def _topic_stream(
     spark: SparkSession, source: TopicSource, tasks: int, form: str, more: Mapping[str, str | None]
 ) -> DataFrame:
-    """Return the stream of a topic's records. `more` are options of kafka.py that the source does not set itself."""
+    """Return a stream of a topic's records. `form`: the data source of kafka.py that reads it, `more`: its options."""
     options: dict[str, str | int | None] = {
         "bootstrap.servers": source.servers,
         "topic": source.topic,
@@ -342,7 +342,7 @@ def _topic_stream(
         **{f"kafka.{name}": value for name, value in source.settings},
         **more,
     }
-    for side, where in (("starting", source.starting), ("ending", source.ending)):
+    for side, where in (("starting", source.starting), ("ending", source.ending)):  # a time, or offsets
         if where is not None:
             options |= {f"{side}Timestamp": utc_ms(where)} if is_time(where) else {f"{side}Offsets": where}
     chosen = {name: value for name, value in options.items() if value is not None}

@@ -80,7 +80,7 @@ class LiveOutput:
         sending: Callable[[str, pa.Table], AbstractContextManager[Any]] = lambda *_: nullcontext(),
         audit: DeadLetterSink | None = None, patience: Patience | None = None, names: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Continue the output of a job from its files in `directory`. `sending` makes a context for each delivery."""
+        """Continue the output of a job from its files in `directory`. `sending` observes each delivery to a sink."""
         self._retries = patience or Patience(threading.Event())  # tries a delivery again
         self._directory = directory
         self._audit = audit
@@ -125,7 +125,7 @@ class LiveOutput:
         self._stopping.set()
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
-        """Deliver a micro-batch of foreachBatch. Raises: SinkError, StoppedBetween; Spark then does it again later."""
+        """Deliver a micro-batch, for foreachBatch. Raises: SinkError, StoppedBetween; Spark does it again later."""
         if self._stopping.is_set():
             # Spark has planned it, but not recorded its end, so it is the first micro-batch after the next start.
             self.refused_batch_id = batch_id
@@ -135,7 +135,7 @@ class LiveOutput:
             rows = frame.toArrow()
             self.take_table(rows, self._first_number + batch_id, (perf_counter() - started_s) * 1_000)
         except CepError as error:
-            self.failure = error  # Spark would wrap it in a page of Java
+            self.failure = error  # for `serve`: Spark's own error has it only as a part of its text
             raise
 
     def take_table(self, rows: pa.Table, batch_id: int, matching_ms: float = 0.0) -> None:
@@ -183,8 +183,8 @@ class LiveOutput:
             if status is not None and self.rules is not None:
                 forget_open_runs(self.totals, self.rules.status)
             write_progress(self._directory, batch_id, self.totals, self.undelivered_count)
-            if status is not None:
-                self._rulebooks.note_end(orjson.loads(status)["digest"], batch_id)
+        if status is not None:  # also if the micro-batch is repeated: the job may have ended just before this line
+            self._rulebooks.note_end(orjson.loads(status)["digest"], batch_id)
         if self.paused_partitions is not None:
             self.paused_partitions.update(times_from_json(reached[0]["partitions"]) if reached else {})
         if self._report is not None:
@@ -247,7 +247,7 @@ class LiveOutput:
                 deadline_s = monotonic() + _DRAIN_S
             if deadline_s is not None and monotonic() >= deadline_s:
                 break
-            self._retries.stop.wait(_SINK_POLL_S) if deadline_s is None else sleep(_SINK_POLL_S)
+            self._retries.stop.wait(_SINK_POLL_S) if deadline_s is None else sleep(_SINK_POLL_S)  # set: no wait
         self.totals.update(self._retries.counted() + self._delivered())
         write_progress(self._directory, self.batch_id, self.totals, self.undelivered_count)
 
@@ -276,10 +276,10 @@ class RetainedRulebooks:
         earlier = [entry for entry in ledger.get("rulebooks", []) if entry[0] < batch_id]
         rulebooks = [*earlier, [batch_id, digest]]  # (the first micro-batch that ended with a rulebook, its digest)
         oldest_repeatable = batch_id - MICRO_BATCHES_RETAINED
-        is_due = oldest_repeatable >= max(ledger["since"], ledger["swept"])  # the list goes back far enough
-        if is_due:  # a rulebook is needed up to the micro-batch that ended with the next one
-            changed_in = [first_batch for first_batch, _ in rulebooks[1:]] + [batch_id]
-            rulebooks = [entry for entry, end in zip(rulebooks, changed_in, strict=True) if end > oldest_repeatable]
+        is_due = oldest_repeatable >= max(ledger["since"], ledger["swept"])  # the list has all that may be repeated
+        if is_due:  # a rulebook is needed until the micro-batch that replaced it cannot be repeated any more
+            replaced_in = [first_batch for first_batch, _ in rulebooks[1:]] + [batch_id]
+            rulebooks = [entry for entry, end in zip(rulebooks, replaced_in, strict=True) if end > oldest_repeatable]
             ledger["swept"] = batch_id
         write_durably(self._path, orjson.dumps({**ledger, "rulebooks": rulebooks}))
         if not is_due:  # a repeated micro-batch may need any rulebook, also one from before the list begins

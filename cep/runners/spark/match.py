@@ -78,13 +78,13 @@ def match(
 ) -> DataFrame:
     """Return the alerts of a finite history as a DataFrame, in no order. Nothing runs yet.
 
-    `partitions`: tasks; None: as in a shuffle of the session. Raises: UsageError for lists in Spark Connect."""
+    `partitions`: how many tasks match; None: as the session sets it. Raises: UsageError for lists in Spark Connect."""
     spark = events.sparkSession
     tasks = partitions or min(int(spark.conf.get("spark.sql.shuffle.partitions") or 1), job.groups_count)
-    packed, shipped = pack_history(job, events, mapping), ship(spark, rulebook)
+    packed, shipped = pack_history(job, events, mapping), ship(spark, rulebook)  # events; rules for all tasks
 
     def alerts_of(one_job: Job) -> DataFrame:
-        rows = match_levels(one_job, rulebook, shipped, packed, tasks)
+        rows = match_levels(one_job, rulebook, shipped, packed, tasks)  # bytes, with the kind of each row
         return rows.filter(F.col("kind") == packing.ALERTS).select("payload").mapInArrow(decoded, alert_schema())
 
     alerts = alerts_of(replace(job, to_the_end=False))
@@ -125,13 +125,13 @@ def match_levels(
     job: Job, rulebook: Rulebook, shipped: Shipped, packed: DataFrame, tasks: int, ending: Ending | None = None,
     store: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:  # fmt: skip
-    """Match the rules of each level, by `tasks` tasks. A level also reads the events that lower levels emit. Return the
-    packed rows (alerts, counters, … as bytes) of all levels. `store` gets each frame that two levels read."""
+    """Match the rules of each level in `tasks` tasks. Rules of a level also read events that lower levels emit. Return
+    the packed rows (alerts, counters, … as bytes) of all levels. `store` keeps a frame, so that it is computed once."""
     count = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
     packed = packed if count <= 1 else store(packed)
     levels: list[DataFrame] = []
     for level in range(count):
-        # With a number of tasks: Spark would give few rows, though each has many events, to a single task.
+        # The number is given here, because Spark gives few rows to one task, although each row has many events.
         shuffled = packed.repartition(tasks, F.col("key_group"))
         matched = shuffled.mapInArrow(_matcher(job, shipped, level, ending), PACKED_SCHEMA)
         if level + 1 < count:
@@ -159,14 +159,14 @@ def set_aside(job: Job, rulebook: Rulebook, events: DataFrame, mapping: FieldMap
     """Return the unreadable records, each as the JSON text of a dead letter. For a stream the result is a stream."""
     packed = pack_stream(job, events, mapping) if events.isStreaming else pack_history(job, events, mapping)
     dead = packed.filter(F.col("kind") == packing.DEAD).select("payload")
-    epoch, content_hash = rulebook.epoch, rulebook.content_hash
+    epoch, content_hash = rulebook.epoch, rulebook.content_hash  # each letter names the rules
 
-    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def letter_texts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             texts = [letter.decode() for letter in under_rules(batch["payload"].to_pylist(), epoch, content_hash)]
             yield pa.RecordBatch.from_pydict({"letter": pa.array(texts, pa.string())})
 
-    return dead.mapInArrow(named, "letter string")
+    return dead.mapInArrow(letter_texts, "letter string")
 
 
 def decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -49,9 +49,9 @@ class MatchStage:
     ) -> None:  # fmt: skip
         """Prepare the stage of a level (rules that read alerts of lower levels only). `stored` is Spark's state.
 
-        `beginning`: checkpoint and state of an earlier job, which this one continues. `folder`: of the rulebooks, for
-        driver and tasks. `list_files`: lists that Spark has copied here. Raises: StoreError if the task has another
-        folder."""
+        `beginning`: this job's checkpoint, and the state of an earlier job that it continues. `folder`: of the job,
+        which the driver and every task must share. `list_files`: lists that Spark has copied to this machine. Raises:
+        StoreError if the task sees another folder."""
         if folder is not None:
             folder.check()
         self._job = rules.job
@@ -68,7 +68,10 @@ class MatchStage:
         controls: list[str] = []
         times = NOTHING_READ
         is_last_level = self._level + 1 == self._job.levels_count
+        seen: set[tuple[str, int, str]] = set()
         for row in rows:
+            if packing.is_repeated(row, seen):
+                continue
             if row.kind not in _NEEDED_KINDS or not is_last_level:  # the last level keeps the rows that it uses
                 yield packing.stage_row((group, row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == packing.EVENTS:
@@ -76,9 +79,9 @@ class MatchStage:
             elif row.kind == packing.TIMES:
                 times = times.joined(TimesRead.from_bytes(bytes(row.payload)))
             elif row.kind == packing.CONTROL:
-                controls.append(bytes(row.payload).decode())
+                controls.append(bytes(row.payload).decode())  # the name of the file with rule changes
         if events or controls or times != NOTHING_READ:
-            # The clock comes with the events, the rule changes or both. A missing clock is NO_CLOCK, the greatest time.
+            # The clock comes with the events, the rule changes or both. A missing one is the greatest time (NO_CLOCK).
             times = replace(times, now_ms=min(times.now_ms, step_rules.clock_of(controls)))
             records = step_rules.read_records(self._rules, tuple(sorted(controls))) if controls else ()
             arrived = {number: packing.in_arrival_order(batches) for number, batches in events.items()}
@@ -106,14 +109,14 @@ class MatchStage:
         stored.rulebook = digest
         stored.watermark_ms, stored.times, stored.since_ms = after.watermark_ms, after.times, after.since_ms
         stored.heartbeat_ms, stored.last_event = after.heartbeat_ms, after.last_event
-        self._stored.progress.put(0, stored.to_bytes())
+        self._stored.progress.put(0, stored.to_bytes())  # 0: a key group has one such entry
         yield from self._matched_rows(group, outcome)
         if self._level == 0 and group == 0:  # all key groups have the same rules and times; one of them reports
             yield from _common_rows(outcome, is_changed=is_changed)
 
     def _matched_rows(self, group: int, outcome: Outcome) -> Iterator[packing.PackedRow]:
-        """Yield the results of a key group as rows: key group, kind, key domain, order, payload. Events for a later
-        stage have the last two; other kinds have domain 0 and NO_ORDER."""
+        """Yield the results of a key group as rows: key group, kind, key domain, order, payload. Only events (for a
+        later stage) have a key domain; other kinds have 0. None has an order of arrival (NO_ORDER)."""
         if outcome.events_aside:  # late events, and events with a reused id
             yield group, packing.LATE, 0, packing.NO_ORDER, json.dumps(outcome.events_aside).encode()
         for letter in evicted_dead_letters(outcome.evicted):  # about runs that a limit has removed
@@ -138,15 +141,15 @@ class MatchStage:
         initial = group_beginning(checkpoint, earlier, self._job, self._level, group)
         stored, id_buckets = self._stored, dict[int, list[int]]()
         parts = (stored.pages, initial.pages), (stored.past, initial.heads), (stored.waiting, initial.waiting)
-        for part, data_by_index in parts:  # by page; waiting events by domain. A head lists a page's segments.
+        for part, data_by_index in parts:  # index: the id of a page; for waiting events, a key domain
             for index, data in data_by_index.items():
                 part.put(index, data)
-        # Segments by page and their number, hashes of seen ids by domain and time bucket.
+        # Segments (blocks of past events) by page and number; hashes of earlier ids by domain and time bucket.
         for part, data_by_pair in ((stored.segments, initial.segments), (stored.seen, initial.seen)):
             for (index, number), data in data_by_pair.items():
                 part.put(index, data, number)
         for domain, bucket in sorted(initial.seen):
-            id_buckets.setdefault(domain, []).append(bucket)
+            id_buckets.setdefault(domain, []).append(bucket)  # buckets that have ids, by domain
         waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in initial.waiting.values()), default=None)
         return GroupProgress(
             earlier.rulebook, earlier.watermark_ms, earlier.partition_times(), dict(initial.deadlines), waiting_ms,
@@ -162,7 +165,7 @@ def _with_lists(rules: step_rules.JobRules, list_files: tuple[str, ...]) -> step
 
 
 def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[packing.PackedRow]:
-    """Pack the results that are equal in all key groups: refused control records, the rules' status, the watermark."""
+    """Pack the results that all key groups share, so that one reports them: refused rule changes, status, watermark."""
     for letter in outcome.refused:
         yield 0, packing.REFUSED, 0, packing.NO_ORDER, letter  # key group, kind, key domain, order, payload
     if outcome.rule_counters:

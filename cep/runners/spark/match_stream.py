@@ -71,7 +71,7 @@ class SuppressStage:
         self._stored = stored
 
     def rows(self, _group: int, rows: Iterator[Row]) -> Iterator[Row]:
-        """Suppress alerts by the rules' policies, and pass on all other rows."""
+        """Pass on the rows of all key groups, without the alerts that the rules' policies suppress."""
         tables: list[pa.Table] = []
         status: bytes | None = None
         watermark_ms = TIME_MS_MIN
@@ -84,18 +84,18 @@ class SuppressStage:
             elif row.kind == WATERMARK:
                 watermark_ms = json.loads(bytes(row.payload))["ms"]
             yield row
-        policies = self._policies(status)
+        policies = self._policies(status)  # status: only if the rules have changed
         alerts = sorted_together(tables)
         if not alerts.num_rows:
             return
-        memory, before = self._remembered(alerts, policies)
+        memory, before = self._remembered(alerts, policies)  # the last alerts; before: as stored, by bucket
         sent = filter_alerts(alerts, policies, memory, watermark_ms)
         counters = dict(sent.counters)
-        lost_count = self._remember(memory, before, watermark_ms)  # last alerts forgotten early, at the limit
+        lost_count = self._remember(memory, before, watermark_ms)  # last alerts dropped early, at a limit
         if lost_count:
             counters["fired_forgotten"] = counters.get("fired_forgotten", 0) + lost_count
         if sent.alerts.num_rows:
-            yield stage_row((0, ALERTS, 0, NO_ORDER, encode_alerts(sent.alerts)))
+            yield stage_row((0, ALERTS, 0, NO_ORDER, encode_alerts(sent.alerts)))  # 0: no key group, no key domain
         if counters:
             yield stage_row((0, COUNTERS, 0, NO_ORDER, json.dumps(counters).encode()))
 
@@ -119,11 +119,11 @@ class SuppressStage:
         return LastAlerts(last), before
 
     def _remember(self, memory: LastAlerts, before: dict[int, Fired], watermark_ms: int) -> int:
-        """Write the changed buckets of last alerts, without entries whose suppression is over. Return the number of
-        entries that were dropped early, because a bucket has too many."""
+        """Write the changed buckets (hashes of rule and key) of last alerts, without entries whose suppression is over.
+        Return how many other entries were dropped, because a bucket had too many."""
         after: dict[int, Fired] = {bucket: {} for bucket in before}
         for rule_and_key, entry in memory.last.items():
-            fired_ms, suppress_ms, *_ = entry
+            fired_ms, suppress_ms, *_ = entry  # when it fired, and for how long it suppresses others
             if fired_ms + suppress_ms > watermark_ms:
                 after[_bucket(*rule_and_key)][rule_and_key] = entry
         lost_count = 0
@@ -131,7 +131,7 @@ class SuppressStage:
             if fired == before[bucket]:
                 continue
             by_end = sorted(fired, key=lambda rule_and_key: fired[rule_and_key][0] + fired[rule_and_key][1])
-            over_first = by_end[: max(0, len(fired) - FIRED_MAX // _BUCKETS)]
+            over_first = by_end[: max(0, len(fired) - FIRED_MAX // _BUCKETS)]  # too many: the next to end
             for rule_and_key in over_first:
                 del fired[rule_and_key]
             lost_count += len(over_first)
@@ -174,7 +174,7 @@ def match_stream(
 ) -> DataFrame:
     """Return a stream of alerts; each comes in the micro-batch in which it becomes certain. Nothing runs yet.
 
-    Raises: UsageError for a session that cannot keep state, or control records without an order.
+    Raises: UsageError if the session cannot keep state, or if no column orders the control records (rule changes).
     """
     job = rules.job
     check_session(events.sparkSession)
@@ -268,10 +268,10 @@ def control_files(whole: DataFrame) -> DataFrame:
 def control_rows(
     records: DataFrame, groups_count: int, store: RulebookStore, read: Callable[[bytes], bytes] = bytes
 ) -> DataFrame:
-    """Save control records (rule changes) in one file, and send its name and clock (`place`) to every key group as a
-    row: the records themselves may be large. `read` decodes the bytes of a record."""
+    """Save control records (rule changes) in one file. Every key group gets a row with the file's name and the clock,
+    called `place`, because the records themselves may be large. `read` decodes the bytes of a record."""
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
-    # In one task for all files: Spark divides them among several tasks by size, and the order would be lost.
+    # One task reads all files: Spark would divide them among tasks by size, and their order would be lost.
     records = records.withColumn(CLOCK_COLUMN, batch_clock())
     bundles = records.coalesce(1).mapInArrow(_bundler(store, read), "place binary")
     return bundles.select(
@@ -283,20 +283,22 @@ def control_rows(
 def _bundler(
     store: RulebookStore, read: Callable[[bytes], bytes]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow that saves the control records (rule changes) of a micro-batch as one file, and
-    yields only a line with the file's name and the clock. Every key group needs the records: with a hundred groups, the
-    shuffle of the records themselves could be gigabytes. `read` decodes the bytes of a record."""
+    """Return a function for mapInArrow that saves the control records (rule changes) of a micro-batch as one file. It
+    yields one row: the file's name and the clock. Every key group needs the records, and a shuffle of the records for a
+    hundred groups could be gigabytes. `read` decodes the bytes of a record."""
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records: list[tuple[int, str, bytes]] = []
-        now_ms = TIME_MS_MAX
+        now_ms = TIME_MS_MAX  # no clock yet
         for batch in batches:
             if batch.num_rows:
                 now_ms = batch.column(CLOCK_COLUMN)[0].as_py()
             columns = (batch.column(name).to_pylist() for name in ("order", "name", "payload"))
-            records += [(order, name, read(payload)) for order, name, payload in zip(*columns, strict=True)]
+            records += zip(*columns, strict=True)
         if records:
-            place = bundle_records(store, records, now_ms).encode()
+            once = dict.fromkeys(records)  # Spark may list a file twice (packed.is_repeated)
+            contents = [(order, name, read(payload)) for order, name, payload in once]
+            place = bundle_records(store, contents, now_ms).encode()  # the file's name and the clock
             yield pa.RecordBatch.from_pydict({"place": [place]}, schema=_PLACE_ARROW)
 
     return gather

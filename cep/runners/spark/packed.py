@@ -53,6 +53,7 @@ CLOCK_COLUMN = "_cep_clock_ms"  # the time of the micro-batch, which is the same
 
 # The order of rows without an order, and of events that only their ids order.
 NO_ORDER, BY_ID = "", "id"
+_FILE_END = "\0"  # after the name of a file in the order of its rows
 
 T = TypeVar("T")
 PackedRow = tuple[int, str, int, str, bytes]
@@ -74,6 +75,16 @@ def task_order(number: int) -> str:
     return f"{0 if context is None else context.partitionId():010d} {number:010d}"
 
 
+def is_repeated(row: Row, seen: set[tuple[str, int, str]]) -> bool:
+    """Return True for a row of a file that is in `seen` already; otherwise add it. If the name of a file has a bracket,
+    a brace, a star or the like, Spark lists the other files of the micro-batch again, perhaps for another task."""
+    place = row.kind, row.domain, row.order
+    is_known = place in seen
+    if _FILE_END in row.order:
+        seen.add(place)
+    return is_known
+
+
 def in_arrival_order(rows: Iterable[tuple[str, EventBatch]]) -> list[EventBatch]:
     """Sort batches by the order of their packed rows; derived events, which lack an order, may stand anywhere."""
     ordered = sorted(rows, key=itemgetter(0))
@@ -86,8 +97,8 @@ def packer(
     job: Job, before: TimesRead = NOTHING_READ, mapping: FieldMapping = PLAIN
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for mapInArrow that packs events, whose fields are columns: one row for all events of a key
-    group. `before`: how far partitions were read before, and the time of reading; a CLOCK_COLUMN has it instead. A
-    user's frame counts as one partition (_WHOLE). Its events lack an order, so their ids decide (BY_ID)."""
+    group. `before`: how far partitions were read before, and the clock; a stream has its clock in CLOCK_COLUMN. A
+    user's frame has no partitions, so it counts as one (_WHOLE), and no order, so ids order its events (BY_ID)."""
 
     def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table, times = pa.Table.from_batches(batches), before
@@ -118,16 +129,16 @@ def many_at_once(items: Iterable[T], records_count: Callable[[T], int]) -> Itera
 def part_packer(
     job: Job, before: TimesRead, mapping: FieldMapping
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for mapInArrow: names of parts of files (PART_COLUMN) → their records, decoded and packed: all
-    events of a key group in a row. A part of a file is decoded in pieces, which are joined to save rows. `before`: how
-    far partitions were read before these records, and the clock."""
+    """Return a function for mapInArrow that reads parts of files (PART_COLUMN) and packs their events: one row for all
+    events of a key group. A part is decoded in small pieces; several are packed together, which gives fewer rows.
+    `before`: how far partitions were read before these records, and the clock."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = (name for batch in batches for name in batch.column(PART_COLUMN).to_pylist())
         pieces = (piece for name in names for piece in read_part(FilePart.from_json(name), job.schema, mapping))
         joined_pieces = _in_large_parts(job, (piece.decode() for piece in pieces))
         for number, joined in enumerate(joined_pieces):
-            yield pack_parts(job, [joined], before, task_order(number))
+            yield pack_parts(job, [joined], before, task_order(number))  # the place in the order of arrival
 
     return pack
 
@@ -136,17 +147,19 @@ def file_packer(job: Job, mapping: FieldMapping) -> Callable[[Iterator[pa.Record
     """Return a function for mapInArrow that reads the files of a live folder (PART_COLUMN) and packs their events by
     key group. After each batch of files it yields rows that say how far the source was read.
 
-    Spark divides files among tasks by their sizes, so the rows of each file have an order of their own: time and name.
+    Spark divides files among tasks by size. The order of a row is therefore its file's time and name, and a number. A
+    file that Spark lists twice gives the same orders again (is_repeated).
     """
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                times = replace(NOTHING_READ, now_ms=batch.column(CLOCK_COLUMN)[0].as_py())
+                times = replace(NOTHING_READ, now_ms=batch.column(CLOCK_COLUMN)[0].as_py())  # the clock alone
                 written_ms = batch.column(WRITTEN_COLUMN).cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
                 for path, ms in zip(map(Path, batch.column(PART_COLUMN).to_pylist()), written_ms, strict=True):
+                    file_order = f"{ms:020d} {path.name}{_FILE_END}{path.parent}"
                     for number, part in enumerate(_in_large_parts(job, decoded_file(path, job.schema, mapping))):
-                        rows, times = _packed_events(job, [part], times, f"{ms:020d} {path.name}\0{number:010d}")
+                        rows, times = _packed_events(job, [part], times, f"{file_order} {number:010d}")
                         yield as_batch(rows)
                 yield as_batch(_times_rows(job, times))
 
@@ -188,10 +201,11 @@ def _times_rows(job: Job, times: TimesRead) -> list[PackedRow]:
 def _rows(job: Job, valid_events: ValidEvents, order: str) -> Iterator[PackedRow]:
     for number, batch in enumerate(valid_events.batches):
         yield from _event_rows(job, number, batch, order)
-    for letter in valid_events.dead_letters:
-        yield 0, DEAD, 0, NO_ORDER, letter
+    place = order if _FILE_END in order else NO_ORDER  # rows of a file that Spark lists twice count once
+    for number, letter in enumerate(valid_events.dead_letters):
+        yield 0, DEAD, 0, place and f"{place} {number}", letter
     yield from _mark_rows(job, valid_events.marks)
-    yield 0, COUNTERS, 0, NO_ORDER, json.dumps({k: v for k, v in valid_events.counters.items() if v}).encode()
+    yield 0, COUNTERS, 0, place, json.dumps({k: v for k, v in valid_events.counters.items() if v}).encode()
 
 
 def _mark_rows(job: Job, marks: Marks) -> Iterator[PackedRow]:

@@ -42,9 +42,9 @@ class SharedFolder:
         return shared_folder
 
     def check(self) -> None:
-        """Check, once in a process, that the folder is the driver's. Raises: StoreError."""
+        """Check that this process sees the driver's folder: its file has the driver's token. Raises: StoreError."""
         if self in _SEEN:
-            return
+            return  # checked before in this process
         try:
             token = (self.directory / _FILE).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

@@ -47,19 +47,19 @@ def read_and_replay(
 ) -> Replayed:
     """Start Spark, match the events of files, and show the progress on `console`. Raises: UsageError, SourceError.
 
-    `ending`: a folder for the keyed state, from which a live job continues, and the time of the cut. With it, windows
-    that are open at the end do not close."""
+    `ending`: the time at which a live job continues the replay, and a folder for the keyed state that it needs. Then
+    windows that are open at the end do not close."""
     job = job_until(job, ending)
     records = Records.of(given)
     for path in records.paths:
-        kind_of(path)
+        kind_of(path)  # for its errors, before Spark starts
     with console.status("starting Spark"):
         spark = create_session("cep replay", tasks.cores)
     try:
         events = read_events(spark, *records.paths)
 
         def work() -> Replayed:
-            count = tasks.count or tasks.cores
+            count = tasks.count or tasks.cores  # of tasks that match
             return replay_to_the_end(job, lambda one: replay(one, rulebook, events, count, ending, records.mapping))
 
         return with_progress(spark, "matching", work, console)
@@ -100,7 +100,7 @@ def replay(
 
 
 def _replayed(job: Job, rows: pa.Table, ending: Ending | None, started: float) -> Replayed:
-    """Join the packed rows that the tasks of a replay returned. `ending`: where a live job continues it, or None."""
+    """Join the packed rows that the tasks of a replay have returned. `ending`: when a live job continues, or None."""
     payloads, counters, times = by_kind(rows), Counter[str](), TimesRead({})
     for payload in payloads[COUNTERS]:
         counters.update(json.loads(payload.as_py()))

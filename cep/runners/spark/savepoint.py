@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 import orjson
 from pyspark.sql import SparkSession
@@ -76,9 +76,9 @@ def save(checkpoint: Path, target: Target) -> CopiedCheckpoint:
     Raises: UsageError if the folder is not a job's, or in use; StoreError; StateCorruptError if written bytes differ.
     """
     job_of(checkpoint)
-    batch_id = last_batch(checkpoint)
-    assert batch_id is not None, "job_of has refused one without"
     with live_checkpoint.lock_checkpoint(checkpoint):
+        batch_id = last_batch(checkpoint)  # with the lock: a job that ends just now has written its last number
+        assert batch_id is not None, "job_of has refused one without"
         files = [
             StoredFile(path.relative_to(checkpoint).as_posix(), path.stat().st_size, sha256_of(path))
             for path in sorted(checkpoint.rglob("*"))
@@ -121,7 +121,7 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Copied
     manifest = Manifest.from_bytes(target.read(chosen + _SUFFIX), chosen)
     if manifest.kind != KIND:
         raise UsageError(f"{chosen} is a {manifest.kind}, not a savepoint of a live job on Spark")
-    manifest.check_number(int(chosen.removeprefix(_PREFIX).partition("-")[0]), chosen)
+    manifest.check_number(int(chosen.removeprefix(_PREFIX).partition("-")[0]), chosen)  # savepoint-NUMBER-TIME
     with live_checkpoint.new_checkpoint(checkpoint) as fresh:
         for file in manifest.files:
             fetch(target, file, path_inside(fresh, file.name), may_link=False)
@@ -144,8 +144,8 @@ _LOG_FILE = re.compile(r"(\d+)(\.compact)?")
 
 
 def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Saved:
-    """Write the state of a stopped job as a savepoint from which `cep live` (Spark) and `cep run` (embedded) can start:
-    the entries of all key groups, in order, and a payload. Raises: UsageError, StateError, StoreError."""
+    """Write a savepoint of a stopped job, from which both `cep live` (Spark) and `cep run` (embedded) can start. It has
+    the keyed state, sorted, and a payload (rules and positions). Raises: UsageError, StateError, StoreError."""
     job = job_of(checkpoint)
     with (
         live_checkpoint.lock_checkpoint(checkpoint),
@@ -153,7 +153,7 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
     ):
         last_batch_id = ended_batch(checkpoint, "make the savepoint")  # refuses a micro-batch that has not ended
         refuse_waiting(checkpoint)  # alerts for sinks that are away, which a savepoint cannot keep
-        memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
+        memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)  # a quarter is for writing
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:  # thrown away, so no log
             progress = _copy_entries(spark, checkpoint, job, store)
             rulebooks = RulebookStore(checkpoint / live_checkpoint.RULEBOOKS_FOLDER)
@@ -200,8 +200,8 @@ def _stored_parts(
 
 
 def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
-    """Describe the job in a savepoint, apart from its keyed state. A job that continues an earlier one counts its
-    micro-batches on, and keeps the earlier positions of lanes (partitions or folders) that it has not read itself."""
+    """Describe the job of a savepoint, apart from its keyed state. If the job continues an earlier one, the numbers of
+    micro-batches go on, and positions of lanes (partitions or files) that only the earlier job has read are kept."""
     beginning = read_beginning(checkpoint)
     query = checkpoint / live_checkpoint.QUERY_FOLDER
     earlier_positions = {} if beginning is None else beginning.positions
@@ -211,21 +211,21 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
         job=orjson.loads((checkpoint / live_checkpoint.JOB_FILE).read_bytes()),
         rules=orjson.loads((checkpoint / live_checkpoint.RULES_FILE).read_bytes()),
         base=batch_id + (0 if beginning is None else beginning.first_number),  # number of the last micro-batch
-        engine={
+        engine={  # the progress, which all key groups share
             "rulebook": rulebook_bytes(rulebook).decode(),
             "held_memory": last_alerted(checkpoint),  # when each rule and key last fired
             "watermark_ms": progress.watermark_ms,
             "since_ms": progress.since_ms,  # the time of the first event
             "gap_ms": progress.gap_ms,  # events from before this time may be missing
-            "heartbeat_ms": progress.heartbeat_ms,
+            "heartbeat_ms": progress.heartbeat_ms,  # of a heartbeat (a control record) that waits for earlier records
             "times": times_json({lane_name(partition): time_ms for partition, time_ms in progress.times.items()}),
         },
         positions={
             name: {**earlier_positions.get(name, {}), **read_positions(query, number, batch_id)}
             for number, name in enumerate(names)
         },
-        totals=dict(live_checkpoint.read_progress(checkpoint)[1]),
-        topic_ids={
+        totals=dict(live_checkpoint.read_progress(checkpoint)[1]),  # [0]: the last micro-batch
+        topic_ids={  # by topic: one that was created again has another id
             **({} if beginning is None else beginning.topic_ids),
             **{t: i for offset in offsets if isinstance(offset, Position) for t, i in offset.topic_ids.items()},
         },
@@ -262,5 +262,5 @@ def _files_read(log: Path, last: int) -> set[str]:
         numbered = _LOG_FILE.fullmatch(path.name)
         if numbered and int(numbered[1]) <= last:
             for line in path.read_text().splitlines()[1:]:
-                names.add(unquote(Path(urlparse(orjson.loads(line)["path"]).path).name))
+                names.add(unquote(orjson.loads(line)["path"].rpartition("/")[2]))
     return names

@@ -177,13 +177,12 @@ def _safe_path() -> Iterator[None]:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Filter useless lines out of Java's standard error, if Java starts in the block: it inherits the pipe and keeps it
-    after the block. Spark does not send these lines through a logger: at every start of a query, its worker for keyed
-    state prints its input, and its Python workers that plan a query print a traceback when Java closes their socket
-    first."""
+    """Filter useless lines out of the standard error of a Java that starts in the block. Java inherits our pipe and
+    keeps it after the block. The lines come from no logger: at every start of a query, Spark's worker for keyed state
+    prints its input, and a worker that plans the query prints a traceback when Java closes their socket first."""
     reading, writing = os.pipe()
     standard_error = os.dup(_STDERR)
-    os.dup2(writing, _STDERR)
+    os.dup2(writing, _STDERR)  # which Java inherits
     os.close(writing)
     threading.Thread(target=_pass_on, args=(reading, standard_error), name="cep-stderr", daemon=True).start()
     try:
@@ -222,5 +221,6 @@ def _whole_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
 def _import_path() -> list[str]:
     """Return the folders that a worker needs before its own: our folder, and the folders given only to the driver."""
     installed = (sys.prefix, sys.base_prefix)
-    driver_folders = [str(Path(p or ".").resolve()) for p in sys.path if not p.startswith(installed)]
+    given = [p for p in sys.path if not any(Path(p).is_relative_to(folder) for folder in installed)]
+    driver_folders = [str(Path(p or ".").resolve()) for p in given]
     return list(dict.fromkeys([str(_PACKAGE_ROOT), *driver_folders]))

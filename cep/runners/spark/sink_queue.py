@@ -39,17 +39,17 @@ class SinkQueue:
         self, name: str, sink: AlertSink | DeadLetterSink, to_bytes: Callable[[Any], bytes],
         from_bytes: Callable[[bytes], Any], patience: Patience, sending: Callable[[Any], AbstractContextManager[Any]],
     ) -> None:  # fmt: skip
-        """`to_bytes` and `from_bytes` write and read files of waiting alerts. `sending`: the trace of one delivery."""
+        """`to_bytes` and `from_bytes` encode and decode the alerts of a file. `sending` observes one delivery."""
         self.name = name
         self._sink, self._to_bytes, self._from_bytes = sink, to_bytes, from_bytes
         self._retries, self._sending = patience, sending  # retries: repeats a failed delivery
         self._folder = Path()
         self._sizes: dict[int, tuple[int, int, float]] = {}  # by micro-batch that waits in a file: alerts, bytes, time
-        self._offered: tuple[int, Any] | None = None  # the newest one (number, content), in memory only
+        self._offered: tuple[int, Any] | None = None  # (number, alerts) of the newest one, if no file has it
         self._changed = threading.Condition()
-        self._delivered_count = 0
+        self._delivered_count = 0  # of alerts, since `delivered` was last called
         self._newest_delivered = -1  # of the micro-batches that this process has delivered
-        self._failures = 0
+        self._failures = 0  # failed tries: a waiting micro-batch notices a new one
         self.error: SinkError | None = None
         self._is_closed = False
 
@@ -64,9 +64,9 @@ class SinkQueue:
         threading.Thread(target=self._work, name=f"delivery to {self.name}", daemon=True).start()
 
     def offer(self, content: Any, number: int) -> None:
-        """Queue the alerts of a micro-batch for the sink. Raises: SinkError, also for an earlier micro-batch.
+        """Queue the alerts of micro-batch `number` for the sink. Raises: SinkError, also of an earlier micro-batch.
 
-        Not queued: empty content, a micro-batch that waits already, or one that this process has delivered."""
+        Nothing is queued if there are no alerts, or if the micro-batch waits already or has been delivered."""
         with self._changed:
             if self.error is not None:
                 raise self.error
@@ -75,7 +75,7 @@ class SinkQueue:
             if self._sizes:  # earlier micro-batches wait in files: this one gets a file, too, to come after them
                 self._store(content, number)
             else:
-                self._offered = (number, content)
+                self._offered = (number, content)  # in memory, for the thread that writes
             self._changed.notify_all()
 
     def await_delivery(self, deadline_s: float) -> None:
@@ -87,7 +87,7 @@ class SinkQueue:
                 remaining_s = deadline_s - time.monotonic()
                 if remaining_s <= 0 or self._retries.stop.is_set():
                     break
-                self._changed.wait(min(remaining_s, 0.05))
+                self._changed.wait(min(remaining_s, 0.05))  # a stop request does not notify
             if self.error is not None:
                 raise self.error
             if self._offered is not None:
@@ -178,16 +178,16 @@ def digest_of(name: str) -> str:
 
 
 def reassign_alerts(directory: Path, names: Sequence[str]) -> dict[str, int]:
-    """Give the alerts that wait for removed sinks (not in `names`) to each added sink. If no sink was added, they stay:
-    return how many wait, by removed sink."""
+    """Give the alerts that wait for removed sinks (not in `names`) to each added sink, and return nothing. If no sink
+    was added, the alerts stay where they are: return how many wait for each removed sink."""
     folder = directory / FOLDER
     sink_digests = {digest_of(name) for name in names}
     removed_folders = [path for path in sorted(folder.glob("*")) if path.name not in sink_digests and _files(path)]
-    added_names = [name for name in names if not (folder / digest_of(name)).exists()]
+    # New to the job. A start that a crash cut off leaves a folder without the file `name`, perhaps with some alerts.
+    added_names = [name for name in names if not (folder / digest_of(name) / _NAME).exists()]
     if not added_names:
         counts = [sum(decode_alerts(file.read_bytes()).num_rows for file in _files(path)) for path in removed_folders]
-        removed_names = [(path / _NAME).read_text(encoding="utf-8") for path in removed_folders]
-        return dict(zip(removed_names, counts, strict=True))
+        return dict(zip(map(_name_in, removed_folders), counts, strict=True))
     for path in removed_folders:
         for name in added_names:
             for file in _files(path):
@@ -200,11 +200,16 @@ def refuse_waiting(directory: Path) -> None:
     """Refuse a job whose sinks lack alerts, for a savepoint, which has none. Raises: UsageError."""
     for path in sorted((directory / FOLDER).glob("*")):
         if _files(path):
-            name = (path / _NAME).read_text(encoding="utf-8")
             raise UsageError(
-                f"the alerts of {len(_files(path))} micro-batches wait for {name}; "
+                f"the alerts of {len(_files(path))} micro-batches wait for {_name_in(path)}; "
                 "run `cep live --available-now` with the job's settings once, then make the savepoint"
             )
+
+
+def _name_in(folder: Path) -> str:
+    """Return the name of the sink of a folder, or the folder's own if a crash came before the file with the name."""
+    path = folder / _NAME
+    return path.read_text(encoding="utf-8") if path.exists() else folder.name
 
 
 def _files(folder: Path) -> list[Path]:

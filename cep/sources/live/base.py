@@ -137,7 +137,7 @@ def decode_chunks(
 ) -> DecodedChunks:  # fmt: skip
     """Decode the records of one poll, with the event times of each lane (a partition or a folder): all lanes at once,
     which is faster, or lane by lane if a record was rejected or becomes several events (views). `in_partition` notes
-    from which partition each event is."""
+    the partition of each event; 0 for all is enough if no lane has another."""
     value_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     table_chunks = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     decoded = DecodedChunks([], {})

@@ -54,25 +54,31 @@ class FilesSource:
         self._mapping = mapping
         self._takes_events = takes_events
         self._done: Positions = {}  # by name of a file: bytes or rows that were read, or _DONE
-        self._waiting: deque[Path] = deque()  # files to read after the current one
+        self._waiting: deque[Path] = deque()  # files to read, the current one first
         self._current: Iterator[tuple[Chunk, int]] | None = None  # the rest of the current file
         self._current_name = ""
+        self._records_max = 0  # of a block of a file: the most that was asked for, as a micro-batch may need only a few
         self._last_search_s = float("-inf")  # when the folder was last searched for new files
         self.ended = False
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         """Return the next records of the current file, or of the next file once it appears within `wait_s`."""
         deadline_s = time.monotonic() + wait_s
+        self._records_max = max(records_max, self._records_max)
         while not self.ended:
             if self._current is None:
-                self._next_file(records_max)
+                self._next_file()
             if self._current is not None:
                 try:
                     chunk, position = next(self._current)
                 except StopIteration:
                     self._done[self._current_name] = _DONE
                     self._current = None
+                    self._waiting.popleft()
                     continue
+                except SourceError:
+                    self._current = None  # the next poll reads the file again
+                    raise
                 self._done[self._current_name] = position
                 return [chunk]
             if not self._follow:
@@ -102,18 +108,21 @@ class FilesSource:
     def close(self) -> None:
         self._current = None
 
-    def _next_file(self, records_max: int) -> None:
+    def _next_file(self) -> None:
         if not self._waiting and time.monotonic() - self._last_search_s >= _LOOK_S:
             self._look()
         if self._waiting:
-            path = self._waiting.popleft()
+            path = self._waiting[0]
             self._current_name = file_name(path)
             start = self._done.get(self._current_name, 0)
-            self._current = read_file(path, self._path, start, records_max, self._mapping)
+            self._current = read_file(path, self._path, start, self._records_max, self._mapping)
 
     def _look(self) -> None:
         self._last_search_s = time.monotonic()
-        paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
+        try:
+            paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
+        except OSError as error:
+            raise SourceError(f"{self._path} cannot be read: {error}; make the folder again") from error
         readable = [p for p in paths if self._takes_events or FORMATS.get(suffix_of(p)) == "json"]
         fresh = [p for p in readable if self._done.get(file_name(p)) != _DONE]
         written = [(written_ms, p.name, p) for p in fresh if (written_ms := _written_ms(p)) is not None]
@@ -180,7 +189,7 @@ def _rows(table: TableFile, start: int, records_max: int, mapping: FieldMapping)
     names = list(dict.fromkeys((*table.names, *table.present(list(roots)))))
     for each in table.batches(names, records_max):
         end = each.first_row + each.batch.num_rows
-        if end > start or (each.bad_lines and end >= start):
+        if end > start or (each.bad_lines and not each.batch.num_rows and end == start):
             share = pa.Table.from_batches([each.batch.slice(max(0, start - each.first_row))])
             yield Chunk(FILES_LANE, share, None, table, each.bad_lines), end
 

@@ -23,6 +23,7 @@ from cep.sources.offsets import refuse_new_topics
 from cep.sources.registry.form import with_headers
 
 _DEFAULTS = {"fetch.wait.max.ms": "10", "queued.min.messages": "100000"}
+_RECORDS_MAX = 1_000_000  # that the client takes for a request
 _FIXED = {"isolation.level": "read_committed"}
 _SEARCH_S = 30.0  # between two searches for new partitions, and for another topic of the same name
 _SEARCH_WAIT_MS = 2_000  # for the brokers' answer; a job goes on without, and searches again
@@ -71,31 +72,31 @@ class TopicSource:
         try:
             # The client waits until it has the requested number, so request one record, then the present ones.
             first = self._consumer.consume(1, wait_s)
-            messages = first + self._consumer.consume(records_max - 1, 0.0) if first else first
+            messages = first + self._consumer.consume(min(records_max, _RECORDS_MAX) - 1, 0.0) if first else first
         except KafkaException as error:
             if is_away(error):
                 return []
             raise SourceError(f"reading {self._topic} from {self._settings.bootstrap_servers}: {error}") from error
-        self._complete_polls += len(messages) < records_max  # the client gave all that it had
+        self._complete_polls += len(messages) < records_max  # the client gave all it had; counted to find a stuck one
         values: dict[int, list[bytes | None]] = {}
         for message in messages:
             partition = message.partition()
             assert partition is not None
             if partition in self._paused:
                 continue  # the record was on its way when `hold` paused its partition
-            notice = message.error()
+            notice = message.error()  # an error, or the end of the partition
             if notice is not None:
                 self._handle_notice(notice, message)
                 continue
             if self._stop_at_ending(partition, message.offset() or 0):
-                continue
+                continue  # the source ends before this record
             value = message.value()
             if self._headers:
                 value = with_headers(value, message.headers(), self._headers)
             values.setdefault(partition, []).append(value)
             self._next[partition] = (message.offset() or 0) + 1
             self._is_at_end[partition] = False
-            self._stop_at_ending(partition, self._next[partition])  # this may have been its last record
+            self._stop_at_ending(partition, self._next[partition])  # it may have been the last record before the ending
         return [
             Chunk(self._lane(p), pa.array(records, pa.large_binary()), partition=p)
             for p, records in sorted(values.items())
@@ -113,8 +114,8 @@ class TopicSource:
     def seek(self, positions: Mapping[str, int]) -> None:
         """Continue at these next offsets, by lane (`topic[partition]`). Raises: SourceError for a topic that is
         unreadable, was replaced, or has deleted records that were not read (a gap)."""
-        ids = topics.topic_ids(self._settings, [self._topic])  # read first: a topic replaced later has another id
-        if not ids:  # old brokers do not give ids; brokers that are away do, once they answer
+        ids = topics.topic_ids(self._settings, [self._topic])  # first: if the topic is replaced later, its id differs
+        if not ids:  # old brokers have none; others give them after the next request
             topics.latest_offsets(self._settings, [self._topic])
             ids = topics.topic_ids(self._settings, [self._topic])
         self._check_ids(ids)
@@ -167,11 +168,11 @@ class TopicSource:
         behind: dict[str, bool] = {}
         for partition, offset in self._next.items():
             is_behind = not self._is_at_end[partition]
-            if partition in self._finished:
+            if partition in self._finished:  # read to the ending
                 is_behind = self._has_more_after.get(partition, True)
             elif is_behind:
                 ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-                is_behind = ends is None or ends[1] < 0 or ends[1] > offset  # ends: first, end (-1: unknown)
+                is_behind = ends is None or ends[1] < 0 or ends[1] > offset  # ends: first and end; -1: unknown
             if partition not in self._finished:
                 is_behind = is_behind or offset < self._last_ends.get(partition, 0)
             behind[self._lane(partition)] = is_behind
@@ -212,7 +213,7 @@ class TopicSource:
         try:
             earliest = topics.earliest_offsets(settings, [self._topic])[self._topic]
             latest, ids = topics.latest_offsets_and_ids(settings, [self._topic])
-        except SourceError:  # brokers that are away come back; a topic that is gone says so where it is read
+        except SourceError:  # the brokers are away for now, or the topic is gone: then `poll` raises the error
             return None
         self._check_ids(ids)
         new = {p: offset for p, offset in earliest.items() if p not in self._next}
@@ -227,15 +228,15 @@ class TopicSource:
         return ends
 
     def _replace_stuck_client(self, ends: Mapping[int, int]) -> None:
-        """Replace the client if it is stuck: enough polls have returned all that it had, but no records of a partition
-        that had some at the query before. A client may stop reading when brokers come back, without an error."""
+        """Replace the client if it has silently stopped reading, as it may when brokers come back. The sign of it: many
+        polls got all there was, and a partition with waiting records has the same offset as at the last query."""
         now_s = time.monotonic()
         if now_s - self._waiting_since_s < _STUCK_S:
             return
         partitions = self._next.keys() - self._paused - self._finished
         waiting = {p: self._next[p] for p in partitions if self._next[p] < ends.get(p, 0)}
-        stays = any(self._waiting_offsets.get(p) == offset for p, offset in waiting.items())
-        is_stuck = self._complete_polls >= _POLLS_MIN and stays
+        has_stuck_partition = any(self._waiting_offsets.get(p) == offset for p, offset in waiting.items())
+        is_stuck = self._complete_polls >= _POLLS_MIN and has_stuck_partition
         self._waiting_offsets, self._waiting_since_s, self._complete_polls = waiting, now_s, 0
         if is_stuck:
             # A stuck client may also be slow to close.

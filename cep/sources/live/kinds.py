@@ -9,19 +9,16 @@ Tested by: tests/sources/test_live.py, tests/cli/test_run.py, tests/cli/test_mai
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.columnar.mapping import FieldMapping, mapping_of_settings
-from cep.model.settings import ControlSettings, EventsSettings, Settings
+from cep.model.settings import STDIN, ControlSettings, EventsSettings, Settings
 from cep.sources.kafka import KafkaSettings
 from cep.sources.live.base import LiveSource
 from cep.sources.live.files import FilesSource
 from cep.sources.live.kafka import TopicSource
 from cep.sources.live.lines import LinesSource
 from cep.sources.registry.form import RecordFormat, headers_of
-
-_STDIN = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ def _topic_of_control(settings: Settings) -> LiveSource:
 def _files_or_lines(job: SourceJob) -> LiveSource:
     folder = job.settings.events.folder
     assert folder is not None, "the row of this setting was chosen"
-    if folder == _STDIN:
+    if str(folder) == STDIN:
         return LinesSource(sys.stdin.fileno())
     return FilesSource(folder, follow=not job.until_end, mapping=job.mapping)
 
@@ -105,8 +102,8 @@ def open_control(settings: Settings) -> LiveSource | None:
 def check_sources(
     settings: Settings, topics: Collection[str | None], flags: str, readable: Collection[str] = SETTINGS
 ) -> None:
-    """Check that the events and the control records come from one place each, which the runner can read. `flags` names
-    the flags of events in messages. `topics` are the topics of sinks: any topic needs a broker. Raises: UsageError."""
+    """Check that one place of events is set, and at most one of control records. `readable` are the settings of places
+    that the runner reads, `flags` the flags that a message names, `topics` the topics of sinks. Raises: UsageError."""
     events, control = settings.events, settings.control
     if len(named(events, readable)) != 1:
         raise UsageError(f"give the events: {flags}")

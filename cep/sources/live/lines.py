@@ -4,11 +4,13 @@ A line cannot be read twice: after a restart the job goes on with the lines that
 Tested by: tests/sources/test_live.py
 """
 
+import codecs
 import os
 import select
 import time
 from collections.abc import Collection, Mapping
 
+from cep.base.errors import SourceError
 from cep.sources.json_lines import LineCutter, json_values
 from cep.sources.live.base import Chunk, Positions
 
@@ -22,6 +24,7 @@ class LinesSource:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._cutter = LineCutter()
+        self._mark = codecs.BOM_UTF8  # that the first line may begin with
         self._records_count = 0
         self._is_more = False  # at the last query
         self.ended = False
@@ -29,14 +32,19 @@ class LinesSource:
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         """Return the lines that arrive at the descriptor, such as standard input, within `wait_s`."""
         deadline_s = time.monotonic() + wait_s
-        self._is_more = False
+        self._is_more = False  # until `look` asks again
         while not self.ended:
             ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline_s - time.monotonic()))
             if not ready:
                 return []
-            block = os.read(self._descriptor, _BLOCK_BYTES)
+            try:
+                block = os.read(self._descriptor, _BLOCK_BYTES)
+            except OSError as error:
+                raise SourceError(f"the stream of events cannot be read: {error}; give JSON lines") from error
             self.ended = not block
-            values = json_values(self._cutter.take(block) if block else self._cutter.last())
+            lines = self._cutter.take(block) if block else self._cutter.last()
+            values = json_values(lines.removeprefix(self._mark))
+            self._mark = b"" if lines else self._mark
             if len(values):
                 self._records_count += len(values)
                 return [Chunk(LANE, values)]

@@ -37,8 +37,9 @@ def with_headers(value: bytes | None, headers: Headers, names: Sequence[str]) ->
     The last of several headers with one name counts. Bytes other than UTF-8 are escaped. Cost: a copy of the value."""
     if value is None:
         return None
-    # A registry's frame (zero byte and id of the schema) or blanks may stand before the object.
-    begin = _FRAME_BYTES if value[:1] == b"\0" else len(value) - len(value.lstrip())
+    # A registry's frame (zero byte and id of the schema) and blanks may stand before the object.
+    content = value[_FRAME_BYTES:] if value[:1] == b"\0" else value
+    begin = len(value) - len(content.lstrip())
     if value[begin : begin + 1] != b"{":
         return value
     header_values = dict(headers or ())

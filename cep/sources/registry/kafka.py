@@ -105,13 +105,13 @@ class _Types:
         if not isinstance(schema, dict):
             return False  # a union takes a byte
         if id(schema) not in self._empty:
-            self._empty[id(schema)] = False  # one that has itself inside never ends
+            self._empty[id(schema)] = False  # the answer for a record inside of itself: its value never ends
             kind = schema.get("type")
             if kind in _RECORDS:
                 self._empty[id(schema)] = all(map(self._is_empty, _parts(schema)))
             elif kind == "fixed":
                 self._empty[id(schema)] = schema.get("size") == 0
-            elif kind not in _SIZED:
+            elif kind not in _SIZED:  # the name of a type, or a type in a type
                 self._empty[id(schema)] = self._is_empty(kind)
         return self._empty[id(schema)]
 
@@ -132,7 +132,7 @@ def _parts(schema: object) -> Iterator[object]:
                     yield each.get("type")
         elif kind in ("array", "map"):
             yield schema.get("items" if kind == "array" else "values")
-        elif kind not in ("enum", "fixed"):
+        elif kind not in ("enum", "fixed"):  # the name of a type, or a type in a type
             yield kind
 
 
@@ -161,7 +161,7 @@ _TREES = ("google.protobuf.Value", "google.protobuf.ListValue")  # of Struct, wh
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
     """Decode records of one topic into typed columns, and set aside the records that cannot be decoded, such as nulls.
 
-    A record becomes an event for each view (mapping of fields) of the form. Shapes: values are binary. Raises:
+    A record becomes an event for each view (mapping of fields) of the form. The values are binary. Raises:
     SourceAwayError if the registry does not answer, SourceError if this job may read none of its schemas, UsageError
     for an unreadable schema file."""
     if form.name == "json":
@@ -196,15 +196,15 @@ def _without_frames(values: pa.Array) -> pa.Array:
     framed = data.filter(is_framed)
     if not len(framed):
         return values
-    # By hand: Arrow's binary_slice fails for a value that ends at the place.
+    # The frames are cut out by hand: Arrow's binary_slice fails for a value that is a frame and nothing else.
     _, offset_bytes, content = framed.buffers()
     offsets = np.frombuffer(offset_bytes, np.int64)[framed.offset : framed.offset + len(framed) + 1]
     is_content = np.ones(content.size, bool)
     is_content[offsets[:-1, None] + np.arange(_FRAME_BYTES)] = False
     rest = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]][is_content[offsets[0] : offsets[-1]]]
-    shorter = offsets - offsets[0] - _FRAME_BYTES * np.arange(len(offsets))
+    rest_offsets = offsets - offsets[0] - _FRAME_BYTES * np.arange(len(offsets))  # each frame before is gone
     cut = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(framed), [None, pa.py_buffer(shorter), pa.py_buffer(rest)]
+        pa.large_binary(), len(framed), [None, pa.py_buffer(rest_offsets), pa.py_buffer(rest)]
     )
     return pc.replace_with_mask(data, is_framed, cut)
 
@@ -280,12 +280,12 @@ def _waits(registry: tuple[tuple[str, str], ...]) -> dict[str, int]:
 
 
 def _skip_reasons(form: RecordFormat, values: Sequence[bytes | None]) -> Callable[[bytes], str]:
-    """Return a function that gives the reason to skip a record, "" for none: its schema is unknown, or few bytes could
-    become a huge value (nested types, empty items). A frame is the bytes before a value, with its schema's id."""
+    """Return a function that gives the reason to skip a record, "" for none: its schema is unknown, or few bytes of it
+    could become a huge value. Records with a registry begin with a frame: a zero byte and the schema's id."""
     if not form.registry:
         shape = _shape_of_file(str(form.schema_file))
         return lambda value: _too_costly(shape, value)
-    shapes = _shapes_of(form.registry)
+    shapes = _shapes_of(form.registry)  # by frame: whether values of the schema can be huge
     unknown = _unknown_ids(form, shapes, values)
 
     def refusal(value: bytes) -> str:
@@ -315,14 +315,14 @@ def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequenc
     invented ids do not use up the limits. Raises: SourceAwayError if the registry does not answer; SourceError if it
     has refused every schema so far for missing rights."""
     unknown: dict[bytes, str] = {}
-    failing, denied = 0, list[str]()
+    failures, denials = 0, list[str]()  # of requests to the registry
     framed = (value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0)
     for frame, _ in Counter(framed).most_common():
         if frame in shapes:
             continue
         number = int.from_bytes(frame[1:], "big")
-        if failing >= limits.FAILING_SCHEMAS_MAX or len(unknown) >= limits.UNKNOWN_SCHEMAS_MAX:
-            count = limits.FAILING_SCHEMAS_MAX if failing >= limits.FAILING_SCHEMAS_MAX else limits.UNKNOWN_SCHEMAS_MAX
+        if failures >= limits.FAILING_SCHEMAS_MAX or len(unknown) >= limits.UNKNOWN_SCHEMAS_MAX:
+            count = limits.FAILING_SCHEMAS_MAX if failures >= limits.FAILING_SCHEMAS_MAX else limits.UNKNOWN_SCHEMAS_MAX
             unknown[frame] = f"schema {number} is not asked for: {count} others are not to be had from the registry"
             continue
         answer = _request_schema(form, number, has_schemas=bool(shapes))
@@ -330,11 +330,11 @@ def _unknown_ids(form: RecordFormat, shapes: dict[bytes, Shape], values: Sequenc
             shapes[frame] = answer
             continue
         unknown[frame] = f"the schema registry {answer.reason}"
-        failing += answer.is_failure
-        denied += [answer.reason] if answer.is_denied else []
-    if denied and not shapes:
+        failures += answer.is_failure
+        denials += [answer.reason] if answer.is_denied else []
+    if denials and not shapes:
         # A sender may name a schema that is not for this job. Without any that is, its own rights are wrong.
-        raise SourceError(_unanswered(form, denied[0]))
+        raise SourceError(_unanswered(form, denials[0]))
     return unknown
 
 
@@ -351,10 +351,10 @@ class _Refused:
 def _request_schema(form: RecordFormat, number: int, *, has_schemas: bool) -> Shape | _Refused:
     """Request a schema from the registry; the client caches it. Raises: SourceAwayError without any answer.
 
-    A sender may have invented the id; the answer is then any error, or missing. After a failure, the registry gets a
-    harmless request (_is_reachable). If it answers that twice, the id is at fault. Otherwise it is unavailable: wait
-    and request the schema again, `max.retries` times. A registry that refuses access is unavailable to a job that
-    has had schemas of it (`has_schemas`); for another job the settings are wrong: SourceError."""
+    A failure may be the fault of an id that a sender has invented. So the registry then gets a harmless request
+    (_is_reachable). The id is at fault if the registry answers that twice. Otherwise the registry is away: wait and
+    request the schema again, `max.retries` times. A refused access is also an outage for a job that had access
+    before (`has_schemas`). For another job the settings are wrong: SourceError."""
     waits, failures_while_reachable, reason = _waits(form.registry), 0, ""
     for attempt in range(waits["max.retries"] + 1):
         while True:  # at most twice
@@ -531,12 +531,12 @@ def _plain_value(field: FieldDescriptor, value: Any) -> Any:
         name = str(field.message_type.full_name)
         if not name.startswith("google.protobuf."):
             return fields_of(value)
-        is_wrapper = name.endswith("Value") and name not in _TREES  # such as Int64Value
-        return value.value if is_wrapper else MessageToDict(value)
+        is_wrapper = name.endswith("Value") and name not in _TREES  # such as Int64Value; _TREES are JSON
+        return fields_of(value)["value"] if is_wrapper else MessageToDict(value)
     if field.enum_type is not None:
         symbol = field.enum_type.values_by_number.get(value)
         return value if symbol is None else symbol.name
-    return value if not isinstance(value, int) or value in _INT64 else str(value)  # a uint64 may exceed an int field
+    return value if not isinstance(value, int) or value in _INT64 else str(value)  # a uint64 may be above int64
 
 
 def _message_class(path: str, name: str) -> type[Message]:

@@ -389,4 +389,4 @@ class Query:
             return []
         place = bundle_records(store, records, int((clock().now_s + clock().wrong_s) * 1_000)).encode()
         groups = range(self._settings.job.groups_count)
-        return [Row(key_group=group, kind=CONTROL, domain=0, order=0, payload=place) for group in groups]
+        return [Row(key_group=group, kind=CONTROL, domain=0, order="", payload=place) for group in groups]

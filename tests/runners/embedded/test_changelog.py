@@ -287,6 +287,13 @@ class Slow(Still):
             self.has_waited = self.more_waits()
 
 
+def test_an_entry_that_changes_again_waits_once() -> None:
+    changelog = Changelog("t", KafkaSettings("nowhere"), InMemory())
+    for value in (b"1", b"22", None, b"333"):
+        changelog._add_pending({b"key": value, b"other": b"x"})
+        assert changelog.pending_bytes == len(b"key" + b"other" + b"x" + (value or b""))
+
+
 def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ from cep.state.store import WriteBatch
 from cep.state.target import Target
 from cep.step.job import Job
 from tests.real_kafka import KafkaCluster, RealKafka
-from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
+from tests.runners.embedded.cases import MINUTE_MS, day, decoded, deployment, expected, latest_ms, morning
 from tests.runners.embedded.outside import Broker, BrokerSink, Crash, Lines, Steps
 from tests.runners.embedded.outside import Process as Life
 from tests.runners.spark.live_cases import disordered, rules
@@ -215,8 +215,14 @@ def test_a_folder_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
 def test_without_a_folder_nothing_is_kept() -> None:
     commits = Commits(StoreSettings(None))
     engine = Engine(JOB, INITIAL, commits.store, Workers(1))
-    assert not commits.begin(engine, Sources(Lines([], np.random.default_rng(0)), None), Outlets((), None))
     assert engine.watermark_ms == TIME_MS_MIN
+    lines = list(morning())[:200]
+    engine.step(decoded(JOB, lines), (), {"p": (latest_ms(lines), False)})
+    engine._last_alerts.put({("rule", "key"): (0, 1, 2, 0.0)})
+    assert not commits.begin(engine, Sources(Lines([], np.random.default_rng(0)), None), Outlets((), None))
+    assert engine._last_alerts.changed() == {}
+    assert not any(share.waiting._unsaved for share in engine._shares.all)
+    assert any(share.waiting._waiting for share in engine._shares.all)
     commits.close()
 
 

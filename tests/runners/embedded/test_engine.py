@@ -20,7 +20,8 @@ from cep.base.audit import is_audit
 from cep.base.errors import StateCorruptError, UsageError
 from cep.base.text import utc_ms
 from cep.columnar.decode import KEY_SEPARATOR, decode_table
-from cep.model.rule import ControlRecord, UpsertRecord
+from cep.histories.store import Histories, segment_of
+from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import engine as engine_module
 from cep.runners.embedded import pages as pages_module
@@ -28,12 +29,14 @@ from cep.runners.embedded import replay as embedded
 from cep.runners.embedded import shares
 from cep.runners.embedded.engine import Engine, Stepped, Workers
 from cep.runners.embedded.pages import PageAddress, StoredHistories
+from cep.runners.handover.group_entries import SEGMENTS
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
-from cep.state.store import STORE_GROUP, DurableStore, prefix_range
+from cep.state.store import STORE_GROUP, DurableStore, WriteBatch, prefix_range
 from cep.step.job import ARRIVAL, Job
+from tests.histories.test_store import random_block
 from tests.runners.embedded.cases import MINUTE_MS, cut, day, decoded, deployment, expected, latest_ms, save
 from tests.runners.laundering import circles, transfers
 from tests.runners.laundering import records as laundering
@@ -43,6 +46,7 @@ from tests.runners.spark.test_live import NAMES, history_lines
 from tests.runners.spark.test_live import records as history_rules
 from tests.seeds import seeds
 
+TIME_MS = 1_700_000_000_000
 GIVEN = deployment()
 INITIAL = tuple(record.to_json() for record in rules().values())
 Open = Callable[[], DurableStore]
@@ -154,6 +158,35 @@ def test_a_store_of_an_earlier_build_keeps_its_number_of_pages(tmp_path: Path, m
         alerts += feed(engine, cut(part, 4, seed=2), counters, 10 if part[0] == lines[1_000] else 20)
     alerts += finish(engine, counters)
     assert sorted(alerts) == sorted(expected(lines, GIVEN, tmp_path))
+
+
+def test_runs_are_counted_when_rules_cease_to_share_their_first_steps() -> None:
+    """A page is migrated with the next event of its key: starts that rules shared become runs of each of them."""
+    base, chance = rules()["small_then_large"], Random(1)
+    event = "event e {\n  id id\n  event_time time\n  card string\n  n int\n}\n"
+    steps = "seq x -> y -> z within 1 h where x: e n > 0  y: e n > 1  z: e n =="
+    records = [
+        base.model_copy(
+            update={"id": f"r{n}", "pattern": "p", "params": {}, "message": "{key}",
+                    "source": f"{event}pattern p() by card {{ {steps} {-n} emit n = x.n }}\n"}
+        )
+        for n in range(1, 6)
+    ]  # fmt: skip
+    retired = [RetireRecord(id=f"r{n}", version=base.version + 1).to_json() for n in (1, 2)]
+    deployed = deploy(records)
+    job = Job(deployed.schema, deployed.key_domains, 4)
+    engine = Engine(job, tuple(record.to_json() for record in records), MemoryStore(), Workers(2))
+    counters: Counter[str] = Counter()
+    for number, controls in enumerate([(), tuple(retired), ()]):
+        times = [TIME_MS + 1_000 * (100 * number + i) for i in range(100)]
+        lines = [
+            orjson.dumps({"id": str(ms), "event_time": ms, "card": chance.choice("abc"), "n": chance.randint(-4, 2)})
+            for ms in times
+        ]
+        counters.update(engine.step(decoded(job, lines), controls, {"p": (times[-1], False)}).counters)
+    assert counters["runs_orphaned"] > 0
+    finish(engine, counters)
+    assert [counters[name] for name in ("runs", *(f"rule_runs[r{n}@{base.version}]" for n in (3, 4, 5)))] == [0] * 4
 
 
 def test_processes_with_a_range_each_find_it_all_together(tmp_path: Path) -> None:
@@ -311,6 +344,26 @@ def test_a_page_that_the_store_lacks_is_told() -> None:
     pasts = StoredHistories(MemoryStore(), [b"account"], None)
     with pytest.raises(StateCorruptError, match="which the store lacks; restore a checkpoint"):
         pasts.read(PageAddress(0, 3, 1))
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_page_that_ends_and_begins_again_leaves_nothing_behind(knows: bool) -> None:
+    store, address = MemoryStore(), PageAddress(0, 3, 1)
+    blocks = [segment_of(*random_block(np.random.default_rng(step), 100 * step, 10)) for step in range(3)]
+
+    def saved(pasts: StoredHistories, count: int) -> StoredHistories:
+        pasts.write(address, Histories(segments=tuple(blocks[:count])))
+        batch = WriteBatch()
+        pasts.save(batch)
+        store.write(batch)
+        return pasts if knows else StoredHistories(store, [b"account"], None)
+
+    pasts = saved(StoredHistories(store, [b"account"], None), 3)
+    assert len(list(store.scan(prefix_range(3, b"", SEGMENTS)))) == 3
+    pasts.remove(address)
+    pasts = saved(pasts, 1)
+    assert len(list(store.scan(prefix_range(3, b"", SEGMENTS)))) == 1
+    assert [segment.load().keys for segment in pasts.read(address).segments] == [blocks[0].load().keys]
 
 
 def run_with_ties(

@@ -67,6 +67,7 @@ class Lanes(Still):
     pieces: list[tuple[str, list[bytes]]]
     names: str
     at: int = 0
+    unread: str = ""  # the lanes that have more than the pieces
     ended: bool = field(default=False, init=False)
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
@@ -83,7 +84,7 @@ class Lanes(Still):
         self.at = positions["all"]
 
     def behind(self) -> dict[str, bool]:
-        return dict.fromkeys(self.names, False)
+        return {name: name in self.unread for name in self.names}
 
 
 @dataclass
@@ -115,6 +116,19 @@ class Job1:
 
     def letters(self) -> list[tuple[object, object]]:
         return [(letter["code"], letter["event_id"]) for letter in written(self.folder / "letters")]
+
+
+def test_unread_records_of_an_earlier_source_hold_nothing_back(tmp_path: Path) -> None:
+    """A job that was stopped in the middle of a folder, for example, goes on with a topic."""
+    pieces = [("a", fraud(0, PAST_MS)), ("b", fraud(1, PAST_MS + 10))]
+    for lanes in (Lanes(pieces[:1], "a", unread="a"), Lanes(pieces, "b")):
+        job = Job1(tmp_path, lanes)
+        runner = job.start()
+        runner.start()
+        runner.cycle(0.0)
+        runner.finish()
+        job.end()
+    assert job.fired() == ["c0", "c1"]
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -22,11 +22,11 @@ from cep.base.errors import SinkAwayError
 from cep.engine.alerts import NO_ALERTS
 from cep.runners.embedded import queues as queues_module
 from cep.runners.embedded.commit import Commits, Sources
-from cep.runners.embedded.commit_entries import SENT, Head, parse_head
+from cep.runners.embedded.commit_entries import SENT, Head, SinkPosition, parse_head
 from cep.runners.embedded.engine import Stepped
 from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.outlets import Outlets
-from cep.runners.embedded.queues import RecalledIds
+from cep.runners.embedded.outlets import Outlet, Outlets
+from cep.runners.embedded.queues import RecalledIds, open_queues
 from cep.runners.patience import Patience
 from cep.sinks.base import Recalled
 from cep.state.memory import MemoryStore
@@ -302,6 +302,10 @@ def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path:
     assert alone.live(alone.to_the_end(Random(0)))
     assert receivers["file"].names() == names
     assert [name for name, _ in abandoned_lines] == ["hook"]
+    sink, stored = Link(Receiver(), Random(1), 0.0), {"file": SinkPosition(2), "hook": SinkPosition(2)}
+    outlets_now = [Outlet("audit", sink, lambda _: True), Outlet("file", sink)]
+    _, gone = open_queues(outlets_now, stored, 5, has_changelog=False)
+    assert gone == {"hook"}, "a new sink of other lines takes over no alerts"
     late = Process(tmp_path / "job", outlets("file", "later hook"))
     assert late.live(late.to_the_end(Random(0)))
     assert receivers["later hook"].names() == [], "a further sink gets the alerts from its beginning on"

@@ -31,7 +31,7 @@ from cep.cli.main import main
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded
-from cep.runners.embedded.commit import Commits, Sources
+from cep.runners.embedded.commit import DELIVERED, Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.kafka import Lease
 from cep.runners.embedded.opening import StoreSettings
@@ -108,6 +108,7 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     commits.close()
     deployed = deployment([*first_rules.values(), late_rule])
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(lines, deployed, tmp_path))
+    assert (tmp_path / "job" / DELIVERED).exists(), "it has stopped in order, so a savepoint can be made"
     assert [orjson.loads(line)["code"] for line in written(tmp_path / "letters")] == ["control_unreadable"]
     assert commits.totals.pop("alerts_delivered[sink 0]") == len(written(tmp_path / "alerts"))
     assert commits.totals == totals

@@ -22,12 +22,15 @@ import pytest
 from cep.base.errors import StateCorruptError, StoreError, UsageError
 from cep.base.exits import Exit
 from cep.cli.main import main
+from cep.rulebook.files import read_rules
 from cep.runners.embedded import savepoint
 from cep.runners.embedded.opening import default_target, is_embedded, remembered_target, target_of
-from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE
+from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, read_progress
+from cep.state import past
 from cep.state.target import Target
 from tests.output_of import OutputOf
-from tests.runners.embedded.cases import day, deployment, expected
+from tests.rule_files import copy_rules, rule_text
+from tests.runners.embedded.cases import day, deployment, expected, suppressing
 from tests.runners.embedded.test_commit import Process, settings_of
 
 if TYPE_CHECKING:
@@ -41,7 +44,8 @@ WAIT_S = 60
 def run(folder: Path, *more: str) -> int:
     """Run one process of the job, to the end of the events."""
     events, alerts = folder.parent / "events", folder.parent / "alerts" / folder.name
-    fixed = ["--rules", RULES, "--events", str(events), "--alerts", str(alerts)]
+    rules = folder.parent / "rules"  # of the test, if it has some
+    fixed = ["--rules", str(rules) if rules.exists() else RULES, "--events", str(events), "--alerts", str(alerts)]
     return main(["run", *fixed, "--checkpoint", str(folder), "--key-groups", "16", "--available-now", *more])
 
 
@@ -55,7 +59,10 @@ def written(folder: Path) -> list[bytes]:
 
 
 def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = day()
+    lines, rules = day(), copy_rules(tmp_path)
+    (rules / "often.cep").write_text(suppressing()[-1].source)
+    often = rule_text("often", "often.cep", message="{key}", suppress="2 d")
+    (rules / "often.toml").write_text(often)  # each process remembers the last alerts of its own keys
     (tmp_path / "alerts").mkdir()
     place(tmp_path / "events", 0, lines[:2_500])
     assert run(tmp_path / "one") == 0
@@ -70,12 +77,17 @@ def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.Ca
     assert run(tmp_path / "right") == Exit.USAGE, "its checkpoint has other key groups"
     assert "start it with --groups 5-15" in capsys.readouterr().err
     assert run(tmp_path / "right", "--groups", "5-15", "--workers", "3") == 0
-    both = ["--checkpoint", str(tmp_path / "left"), str(tmp_path / "right")]
+    both = ["--checkpoint", str(tmp_path / "right"), str(tmp_path / "left")]
     assert main(["job", "savepoint", *both, "--to", str(tmp_path / "s2")]) == 0
     assert main(["job", "restore", "--from", str(tmp_path / "s2"), "--checkpoint", str(tmp_path / "again")]) == 0
     place(tmp_path / "events", 2, lines[4_500:])
     assert run(tmp_path / "again") == 0
-    assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(lines), deployment(), tmp_path))
+    deployed = deployment(read_rules(rules)[0])
+    assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(lines), deployed, tmp_path))
+    assert read_progress(tmp_path / "again")[1]["events"] == len(lines), "the totals are those of the first key groups"
+    for name in ("left", "right", "again"):
+        open_runs = sum(len(past.decode_page(page.content)) for page in savepoint.newest_pages(tmp_path / name).pages)
+        assert read_progress(tmp_path / name)[1]["runs"] == open_runs, name
 
 
 def test_what_cannot_be_saved_or_restored(tmp_path: Path) -> None:
@@ -200,9 +212,12 @@ def test_the_place_that_was_asked_for_is_remembered_until_another_is(
 
 
 def test_a_damaged_place_is_named(tmp_path: Path) -> None:
-    (tmp_path / "target").write_bytes(b"\xff")
-    with pytest.raises(StateCorruptError, match="names no place"):
-        target_of(tmp_path)
+    for damaged in (b"\xff", b""):
+        (tmp_path / "target").write_bytes(damaged)
+        with pytest.raises(StateCorruptError, match="names no place"):
+            target_of(tmp_path)
+    with pytest.raises(UsageError, match="an empty text"):
+        remembered_target(tmp_path, "")
     assert remembered_target(tmp_path, str(tmp_path / "far")).url == target_of(tmp_path).url
 
 

@@ -46,7 +46,7 @@ from cep.runners.handover.beginning import (
 from cep.runners.handover.erase import has_any, has_any_in_file
 from cep.runners.handover.group_entries import PAGE_BITS, GroupState, entries_of, state_of
 from cep.runners.handover.payload import Payload, consequences, set_back
-from cep.runners.handover.warm_start import NAME, About, Ending, finish, job_until, open_warm_start
+from cep.runners.handover.warm_start import FORMAT, NAME, About, Ending, _about, finish, job_until, open_warm_start
 from cep.runners.spark.replay import read_events, replay
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
@@ -115,7 +115,12 @@ def test_a_key_group_begins_with_its_own(tmp_path: Path) -> None:
     with pytest.raises(StateCorruptError, match=r"group-00002\.cep"):
         group_beginning(tmp_path, beginning, JOB, 1, 2)
     path = tmp_path / "begins" / "begins.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 9}))
+    good = path.read_text()
+    for wrong in ({"heartbeat_ms": None}, {"gap_ms": "1"}, {"topic_ids": {"pay-ments": None}}):
+        path.write_text(json.dumps({**json.loads(good), **wrong}))
+        with pytest.raises(StateCorruptError, match="not those that were written"):
+            read_beginning(tmp_path)
+    path.write_text(json.dumps({**json.loads(good), "format": 9}))
     with pytest.raises(StateFormatError, match="another format"):
         read_beginning(tmp_path)
     path.write_text("{")
@@ -144,6 +149,7 @@ def test_another_source_is_refused() -> None:
 
 
 ENGINE = {"rulebook": "", "held_memory": [], "watermark_ms": 5, "times": {"topic[0]": [3, False]}}
+ENGINE_TIMES = {"since_ms": 1, "gap_ms": 2, "heartbeat_ms": 3}  # may be absent
 GOOD = Payload(JOB.to_json(), {"records": ["{}"]}, 7, ENGINE, {"events": {"topic[0]": 17}}, {"events": 9})
 
 
@@ -155,9 +161,9 @@ def test_a_payload_comes_back() -> None:
 def test_a_field_that_is_absent_or_of_another_type_is_refused(value: Any) -> None:
     places = [("job",), ("rules",), ("rules", "records"), ("checkpoint",), ("job", "event_types")]
     places += [("checkpoint", name) for name in ("format", "base", "engine", "positions", "totals")]
-    places += [("checkpoint", "engine", name) for name in ENGINE]
+    places += [("checkpoint", "engine", name) for name in (ENGINE if value == "absent" else {**ENGINE, **ENGINE_TIMES})]
     for *path, last in places:
-        if (value == "text" and last == "rulebook") or (value == [1] and last == "held_memory"):
+        if value == "text" and last == "rulebook":
             continue
         whole = json.loads(GOOD.to_bytes())
         fields = whole
@@ -169,6 +175,18 @@ def test_a_field_that_is_absent_or_of_another_type_is_refused(value: Any) -> Non
             fields[last] = value
         with pytest.raises((StateCorruptError, StateFormatError), match="savepoint in here"):
             Payload.from_bytes(json.dumps(whole).encode(), "here")
+
+
+@pytest.mark.parametrize(
+    "entry", [["r"], ["r", "k"], ["r", 5, 1], [["r"], "k", 1], ["r", "k", "1"], ["r", "k", 1, 2, 3, "z"]], ids=repr
+)
+def test_who_was_alerted_is_checked(entry: list[Any]) -> None:
+    bad = replace(GOOD, engine={**ENGINE, "held_memory": [entry]})
+    with pytest.raises(StateCorruptError, match="savepoint in here"):
+        Payload.from_bytes(bad.to_bytes(), "here")
+    about = {"format": FORMAT, "job": JOB.to_json(), "rules": [], "since_ms": 0, "until_ms": 1, "memory": [entry]}
+    with pytest.raises(StateCorruptError, match="warm start in here"):
+        _about(orjson.dumps(about), "here")
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"3", b"{", b"null", b"\xff"])

@@ -147,6 +147,7 @@ class LiveRun(Reported):
     files_count: int = 0
     job_folder: str = "checkpoint"
     status: dict[str, Any] | None = None  # of the rules, where alerts are suppressed and marked
+    file_step_s: int = 1  # by which the time of a file is later than the time of the file before
 
     def __post_init__(self) -> None:
         for name in ("events", "control"):
@@ -170,7 +171,7 @@ class LiveRun(Reported):
         run_live(self.spark, LiveSettings(self.job, self.initial, *sources, self.checkpoint), output)
 
     def _add(self, name: str, lines: Sequence[bytes]) -> None:
-        write_file(self.folder / name / f"{self.files_count:03}.jsonl", lines, self.files_count)
+        write_file(self.folder / name / f"{self.files_count:03}.jsonl", lines, self.files_count * self.file_step_s)
         self.files_count += 1
 
 

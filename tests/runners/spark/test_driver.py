@@ -37,14 +37,15 @@ from cep.runners.observe import Observed
 from cep.runners.output import BatchReport, encode_alerts
 from cep.runners.patience import Patience
 from cep.runners.rule_output import RuleOutput
-from cep.runners.spark import live, session
+from cep.runners.spark import live, session, sink_queue
 from cep.runners.spark.live import set_permissions_in_java
-from cep.runners.spark.live_output import LiveOutput
+from cep.runners.spark.live_output import LiveOutput, RetainedRulebooks
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
 from cep.runners.spark.progress import failure_of, measures, positions
 from cep.runners.spark.session import _PYTHON, _pass_on, _python_of_workers
 from cep.runners.spark.sink_queue import FOLDER, digest_of, refuse_waiting
 from cep.sinks.base import AlertSink, RefusedAlerts
+from cep.sinks.durable import write_durably
 from cep.sinks.files import DeadLetterFiles, FileSink, read_alerts
 from cep.sinks.kafka import KafkaDeadLetters, KafkaTarget
 from cep.sinks.webhook import WebhookSink, WebhookTarget
@@ -143,6 +144,11 @@ def test_it_is_for_the_package_that_is_here(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "python.sh").touch(0o644)
     monkeypatch.setattr(session, "_PYTHON", tmp_path / "python.sh")
     assert _python_of_workers() == sys.executable
+
+
+def test_workers_get_the_folders_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [f"{sys.base_prefix}-jobs/rules", f"{sys.base_prefix}/lib", "/jobs"])
+    assert session._import_path()[1:] == [f"{sys.base_prefix}-jobs/rules", "/jobs"]
 
 
 _PROGRAM = """
@@ -482,6 +488,23 @@ def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Pat
     assert {(letter["epoch"], letter["rulebook"]) for letter in letters_by_code.values()} == {(1, book.content_hash)}
 
 
+def test_a_rulebook_is_noted_by_the_repeated_micro_batch_if_the_job_ended_just_before(tmp_path: Path) -> None:
+    status = rule_status(new_book())
+    rows = pa.table({"kind": [STATUS], "payload": pa.array([orjson.dumps(status)], pa.binary())})
+
+    def take() -> None:
+        output = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [])
+        output.rules = RuleOutput(tmp_path, status)
+        output.take_table(rows, 7)
+
+    with patch.object(RetainedRulebooks, "note_end", side_effect=SinkError("killed")), pytest.raises(SinkError):
+        take()
+    assert read_progress(tmp_path)[0] == 7
+    take()
+    kept = orjson.loads((tmp_path / "rulebooks" / "kept.json").read_bytes())
+    assert kept["rulebooks"] == [[7, status["digest"]]]
+
+
 def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
     rows = pa.table({"kind": pa.array([], pa.string()), "payload": pa.array([], pa.binary())})
     LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), []).take_table(rows, 3)
@@ -550,7 +573,9 @@ def test_a_sink_that_is_away_delays_no_micro_batch_and_gets_all_in_their_order(t
     receiver.server.server_close()
 
 
-def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path: Path) -> None:
+def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def output(*names: str) -> LiveOutput:
         sinks = [FileSink(tmp_path / name) for name in names]
         return LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), sinks, names=names)
@@ -561,18 +586,30 @@ def test_the_alerts_of_a_sink_that_is_gone_go_to_a_new_one_or_are_told(tmp_path:
 
     first = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Away(tmp_path / "old")], names=("old",))
     first.take_table(micro_batch(0), 0)
+    first.take_table(micro_batch(4), 1)
     first._retries.stop.set()
     first.close()
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name.endswith("1"):
+            raise SinkError("no space")
+        write_durably(path, data)
+
+    monkeypatch.setattr(sink_queue, "write_durably", full)
+    with pytest.raises(SinkError, match="no space"):
+        output("new")
+    monkeypatch.undo()
     second = output("new")
     assert second.abandoned == {}
     second.drain(lambda: None)
     second.close()
-    assert [alert["alert_id"] for alert in read_alerts(tmp_path / "new")] == ["a0", "a1"]
+    assert [alert["alert_id"] for alert in read_alerts(tmp_path / "new")] == ["a0", "a1", "a4", "a5"]
     third = LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), [Away(tmp_path / "old")], names=("new",))
-    third.take_table(micro_batch(2), 1)
+    third.take_table(micro_batch(2), 2)
     third._retries.stop.set()
     third.close()
     (tmp_path / FOLDER / digest_of("other")).mkdir()
+    (tmp_path / FOLDER / digest_of("other") / "name").touch()
     assert output("other").abandoned == {"new": 2}
 
 

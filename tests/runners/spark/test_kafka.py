@@ -342,11 +342,12 @@ def test_what_waits_holds_the_watermark_though_nothing_of_it_is_read(stream: Str
     assert task.times.partitions["looks-1"].is_behind  # type: ignore[attr-defined]
 
 
-def test_a_heartbeat_is_planned_behind_all_that_stood_before_it(stream: Stream) -> None:
+@pytest.mark.parametrize("ending", [{}, {"endingOffsets": '{"control": {"0": 50}}'}])
+def test_a_heartbeat_is_planned_behind_all_that_stood_before_it(stream: Stream, ending: dict[str, str]) -> None:
     """Spark asks for the end of the events, then of the control topic. Records may come between the two."""
     stream.kafka.create("control")
     options = {"bootstrap.servers": stream.kafka.address, "topic": "control", "startingOffsets": "earliest"}
-    control = KafkaDataSource({**options, "plansLate": "true"}).streamReader(StructType())
+    control = KafkaDataSource({**options, **ending, "plansLate": "true"}).streamReader(StructType())
     position, beats = control.initialOffset(), list[int]()
 
     def send(number: int) -> None:

@@ -401,8 +401,8 @@ def test_in_order_of_arrival_nothing_waits(spark: SparkSession, kafka_broker: Ka
 def test_state_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     rules_by_id = rules("card_testing", "small_then_large", "rising_amounts")
     initial = tuple(record.to_json() for record in rules_by_id.values())
-    live = LiveRun(spark, tmp_path, make_job(rules_by_id.values(), LATENESS_MS), initial)
-    checkpoint = live.checkpoint.parent
+    live = LiveRun(spark, tmp_path, make_job(rules_by_id.values(), LATENESS_MS), initial, file_step_s=-8 * 86_400)
+    checkpoint = live.checkpoint.parent  # each file is eight days older than the file before
     before = live.job
     open_checkpoint(checkpoint, before, initial)
     parts = split(disordered(payments(51), LATENESS_MS, 6), 2)
@@ -445,7 +445,7 @@ def test_spark_and_one_process_read_the_same(spark: SparkSession, tmp_path: Path
         write(events, name, make(form_rows(100 * number)))
     records, _ = read_rules(tmp_path / "rules")
     retire = {"kind": "retire", "id": "q", "version": 2}
-    write(control, "a.json", json.dumps([retire, retire], indent=1).encode("utf-16"))
+    write(control, "a[b].json", json.dumps([retire, retire], indent=1).encode("utf-16"))
     write(control, "cut.json", json.dumps([retire], indent=1).encode()[:-9])
     deployment = deploy(records)
     job = Job(deployment.schema, deployment.key_domains, 2)

@@ -8,7 +8,8 @@ keys. The number of tasks and processes changes on the way.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from cep.cli.verbs import Parser
 from cep.model.rule import UpsertRecord
 from cep.report.keyed_state import count_runs
 from cep.rulebook.deploy import deploy
+from cep.runners import live_checkpoint
 from cep.runners.embedded.opening import is_embedded
 from cep.runners.handover.beginning import Beginning
 from cep.runners.handover.to_spark import load_for_spark
@@ -82,14 +84,22 @@ def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> 
 
 
 @pytest.mark.spark
-def test_a_damaged_savepoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_savepoint_is_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def lock_of_a_job_that_ends(checkpoint: Path) -> Iterator[None]:
+        (checkpoint / "query" / "commits" / "7").touch()
+        with lock_checkpoint(checkpoint):
+            yield
+
     rules_by_id = live_cases.rules("small_then_large")
     initial = tuple(record.to_json() for record in rules_by_id.values())
     live = live_cases.LiveRun(spark, tmp_path / "job", live_cases.make_job(rules_by_id.values()), initial)
     open_checkpoint(live.checkpoint.parent, live.job, initial)
     live.phase([live_cases.payments(44)[:100]])
     target = Target(str(tmp_path / "saved"))
-    save(live.checkpoint.parent, target)
+    monkeypatch.setattr(live_checkpoint, "lock_checkpoint", lock_of_a_job_that_ends)
+    assert save(live.checkpoint.parent, target).batch_id == 7, "the last micro-batch of the job, not the one before"
+    monkeypatch.undo()
     largest = max((tmp_path / "saved" / "files").iterdir(), key=lambda path: path.stat().st_size)
     whole = largest.read_bytes()
     for damaged in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
@@ -137,12 +147,12 @@ def test_a_folder(tmp_path: Path) -> None:
     def entry(name: str) -> str:
         return json.dumps({"path": f"file:///data/{name}", "timestamp": 1, "batchId": 0})
 
-    (log / "9.compact").write_text("\n".join(["v1", entry("a.jsonl"), entry("b%20c.jsonl")]))
+    (log / "9.compact").write_text("\n".join(["v1", entry("a.jsonl"), entry("b%20c;%25.jsonl")]))
     for number, name in ((10, "d.jsonl"), (11, "e.jsonl"), (12, "planned.jsonl")):
         (log / str(number)).write_text(f"v1\n{entry(name)}")
     (log / ".10.crc").write_bytes(b"x")
     positions = read_positions(query, 0, 7)
-    assert positions == dict.fromkeys(["a.jsonl", "b c.jsonl", "d.jsonl", "e.jsonl"], -1)
+    assert positions == dict.fromkeys(["a.jsonl", "b c;%.jsonl", "d.jsonl", "e.jsonl"], -1)
     assert Beginning("", 0, {}, {"events": positions}).files_read("events") == tuple(sorted(positions))
 
 
@@ -409,7 +419,7 @@ def written(folder: Path) -> list[bytes]:
 def place(folder: Path, files: Sequence[Sequence[bytes]], first: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, lines in enumerate(files, first):
-        live_cases.write_file(folder / f"{number:03}.jsonl", lines, number)
+        live_cases.write_file(folder / f"{number:03} %20[].jsonl", lines, number)
 
 
 @pytest.mark.spark

@@ -149,6 +149,7 @@ def test_mapped_records_are_packed_like_plain_ones_from_folders_and_topics(tmp_p
     nested = [json.dumps({"after": json.loads(value), "op": "c"}).encode() for value in plain]
     mapping = mapping_of(["*=after"])
     source_options = {"bootstrap.servers": "x", "topic": "t", "mapping": mapping.to_json()}
+    assert parse_options({**source_options, "startingTimestamp": "0"}).starting_ms == 0  # 1970-01-01T00:00:00Z
     form = parse_options(source_options).form
     assert form == RecordFormat(mapping=mapping)
 

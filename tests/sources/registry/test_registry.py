@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, wrappers_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ from cep.base.limits import FAILING_SCHEMAS_MAX, UNKNOWN_SCHEMAS_MAX
 from cep.columnar.decode import Decoded, decode_json
 from cep.columnar.redact import redact
 from cep.sources.registry.form import RecordFormat
-from cep.sources.registry.kafka import Shape, _message_class, _shapes_of, client_of, decode, shape_of
+from cep.sources.registry.kafka import Shape, _message_class, _shapes_of, client_of, decode, fields_of, shape_of
 from tests.cli.test_erase import wrong
 from tests.columnar import common
 from tests.columnar.protected import CARDS, card_numbers, keys
@@ -160,6 +160,19 @@ def protobuf(client: SchemaRegistryClient, path: Path) -> tuple[list[bytes], lis
         number = {"status": int(e["status"] == "declined")}
         values.append(serializer(message_class(**{**e, **times, **number}), CONTEXT) or b"")
     return values, events
+
+
+def test_a_number_above_int64_is_a_text_also_in_a_wrapper(tmp_path: Path) -> None:
+    wrappers = descriptor_pb2.FileDescriptorProto.FromString(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    file = descriptor_pb2.FileDescriptorProto(name="n.proto", package="n", syntax="proto3", dependency=[wrappers.name])
+    message = file.message_type.add(name="N")
+    message.field.add(name="plain", number=1, type=4, label=1)
+    message.field.add(name="wrapped", number=2, type=11, label=1, type_name=".google.protobuf.UInt64Value")
+    path = tmp_path / "n.desc"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[wrappers, file]).SerializeToString())
+    message_class = _message_class(str(path), "n.N")
+    for number, value in ((2**63 - 1, 2**63 - 1), (2**64 - 1, str(2**64 - 1))):
+        assert fields_of(message_class(plain=number, wrapped={"value": number})) == {"plain": value, "wrapped": value}
 
 
 def test_protobuf_with_a_registry(registry: Registry, tmp_path: Path) -> None:
