@@ -89,6 +89,7 @@ def wait_for_turn(
         if not stop.is_set():
             waiting.end()
         yield lease.is_here
+        lease.is_here()  # the lease may have stopped this process: then its end is an error
 
 
 def _gets_lease_soon(lease: Lease, stop: threading.Event) -> bool:

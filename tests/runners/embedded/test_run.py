@@ -5,6 +5,7 @@ on Spark and Kafka has the same streams. A job keeps its state when fields of it
 nullable. One process of several has the lease; another one gets it if the owner gives it back or falls silent.
 """
 
+import io
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -26,11 +29,15 @@ from confluent_kafka import Consumer
 
 from cep.base.errors import SinkError
 from cep.base.limits import LEASE_MS
+from cep.base.process import Closing
 from cep.base.text import utc_text
 from cep.cli.main import main
+from cep.model.settings import Settings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
+from cep.runners.embedded import job as embedded_job
 from cep.runners.embedded import replay as embedded
+from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit import DELIVERED, Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.kafka import Lease
@@ -38,7 +45,9 @@ from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Listener, Pace, Runner
 from cep.runners.live_checkpoint import open_checkpoint
+from cep.runners.observe import Log, Observed
 from cep.runners.output import BatchReport
+from cep.sinks.base import TAKEN_OVER
 from cep.sinks.files import DeadLetterFiles, FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.kafka import KafkaSettings
@@ -392,6 +401,43 @@ def test_one_has_it_and_a_newcomer_does_not_take_it(real_broker: RealKafka) -> N
         wait_for(lambda: second._is_taken)
         with pytest.raises(SinkError, match="another process has taken over this job"):
             second.is_here()
+
+
+class TakenLease(Closing):
+    """A lease that stops its process, because another one has it, or does not."""
+
+    def __init__(self, settings: object, topic: str, on_taken: Callable[[], None]) -> None:
+        self.is_elsewhere, self.on_taken, self.is_taken = False, on_taken, False
+
+    def is_here(self) -> bool:
+        if self.is_taken:
+            raise SinkError(TAKEN_OVER)
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_end_of_a_process_that_the_lease_stops_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Even if it has nothing to send any more, so that nothing asks the lease."""
+    monkeypatch.setattr(embedded_job, "Lease", TakenLease)
+    monkeypatch.setattr("cep.runners.embedded.job.source_kinds.kafka_client", lambda _: None)
+    settings = cast("Settings", SimpleNamespace(embedded=SimpleNamespace(standby=True)))
+    changelog, stop = cast("Changelog", SimpleNamespace(topic="state")), threading.Event()
+
+    def work(is_taken: bool) -> None:
+        store, log = StoreSettings(tmp_path), Log("json", io.StringIO())
+        with embedded_job.wait_for_turn(settings, store, changelog, Observed(0), log, stop) as may_send:
+            assert may_send()
+            lease: TakenLease = cast("Any", may_send).__self__
+            if is_taken:
+                lease.is_taken = True
+                lease.on_taken()
+
+    work(is_taken=False)
+    with pytest.raises(SinkError, match=TAKEN_OVER):
+        work(is_taken=True)
+    assert stop.is_set()
 
 
 @pytest.mark.slow
