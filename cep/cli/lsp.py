@@ -6,17 +6,14 @@ Tested by: tests/cli/test_lsp.py
 """
 
 import argparse
+import asyncio
 import json
 import logging
 import os
 import re
 import sys
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter
 from concurrent.futures import Future
-from contextlib import suppress
-from itertools import islice
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from lsprotocol import types
@@ -29,23 +26,18 @@ from pygls.exceptions import (
 )
 from pygls.lsp.server import LanguageServer
 from pygls.protocol import LanguageServerProtocol
-from pygls.uris import from_fs_path, to_fs_path
-from pygls.workspace import TextDocument
+from pygls.uris import to_fs_path
 
 from cep import __version__
-from cep.base.errors import UnreadableError, UsageError
-from cep.base.files import root_of
-from cep.base.limits import EDITOR_MESSAGE_BYTES_MAX, FOLDER_ENTRIES_MAX, IMPORTS_MAX
+from cep.base.errors import UsageError
+from cep.base.limits import EDITOR_MESSAGE_BYTES_MAX
+from cep.cli.editor_texts import Snapshot, Texts
 from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.edit.assist import keyword_meaning, meaning, words_at
-from cep.lang.edit.symbols import Named, Place, place_at, places
+from cep.lang.edit.heads import focused, heads
+from cep.lang.edit.symbols import Named, Place, place_at
 from cep.lang.format.file import format_text
-from cep.lang.lint.run import lint
-from cep.lang.load import Checked, file_name, load_overlaid, read_source
 from cep.lang.parse.lexer import RESERVED
-from cep.lang.syntax import PatternSyntax, PatternTestSyntax
-from cep.nfa.compile import compilable
-from cep.testing.harness import Outcome, run_checked, verdict_lines
 
 _LOG = logging.getLogger(__name__)
 _HEADER_BYTES_MAX = 512  # a length and a type; a longer header is invalid
@@ -169,8 +161,12 @@ Speak the Language Server Protocol over standard input and output: diagnostics w
 definition, rename, formatting, quick fixes, tests by a click. Editors start it; patterns/editor/ has the extension for
 VS Code.
 """
+_PAUSE_S = 0.15  # without typing, before a changed text is checked as a whole
+_SWITCH_S = 0.0005  # an answer waits so long at most for the thread that checks
+_WORD_MAX = 64  # characters; no keyword is longer
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NEVER_RENAMED = ("function",)
+_LOCAL = ("variable", "argument")  # names that are used in their own declaration alone
 _RUN_TEST = "cep.test"
 _SEVERITIES = {Severity.ERROR: types.DiagnosticSeverity.Error, Severity.WARNING: types.DiagnosticSeverity.Warning}
 _ITEM_KINDS = {
@@ -193,120 +189,17 @@ def run(_: argparse.Namespace) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLog("%(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    sys.setswitchinterval(_SWITCH_S)
     # Copies, because pygls closes the files that it gets.
     with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
         server().start_io(cast("BinaryIO", BoundedInput(requests)), answers)  # it has all that pygls asks for
     return 0
 
 
-class _Texts:
-    """The texts of the workspace: open documents before files."""
-
-    def __init__(self, served: LanguageServer) -> None:
-        self.served = served
-
-    def name(self, uri: str) -> str:
-        """Return the name under which cep/lang knows a document."""
-        path = _path_of(uri)
-        return uri if path is None else file_name(path)
-
-    def uri(self, name: str) -> str:
-        open_ones = {self.name(uri): uri for uri in self.served.workspace.text_documents}
-        return open_ones.get(name) or from_fs_path(str(Path(name).absolute())) or name
-
-    def document(self, name: str) -> TextDocument:
-        return self.opened(self.uri(name))
-
-    def opened(self, uri: str) -> TextDocument:
-        """Return the document as it is open in the editor, otherwise its file; empty if the file cannot be read."""
-        workspace = self.served.workspace
-        document = workspace.get_text_document(uri)
-        if document in workspace.text_documents.values():
-            return document
-        source = ""
-        path = self.path(uri)
-        with suppress(UnreadableError):
-            source = read_source(path, self.root(path) or root_of([path]))
-        return TextDocument(uri, source, position_codec=workspace.position_codec)
-
-    def path(self, uri: str) -> Path:
-        """Return the path of a document's file. A document without a file has its URI as a path, in no folder."""
-        path = _path_of(uri)
-        return Path(uri) if path is None else path
-
-    def root(self, path: Path) -> Path | None:
-        """Return the folder that the editor has open, if the file is in it."""
-        root = self.served.workspace.root_path
-        if root is None or "\0" in root or not path.absolute().is_relative_to(Path(root).absolute()):
-            return None
-        return Path(root).resolve()
-
-    def overlay(self) -> dict[str, str]:
-        return {self.name(uri): d.source for uri, d in self.served.workspace.text_documents.items()}
-
-    def checked(self, uri: str) -> Checked:
-        """Check one document and its imports."""
-        path = self.path(uri)
-        return compilable(load_overlaid([path], self.overlay(), self.root(path)))
-
-    def all_checked(self, uri: str) -> Checked:
-        """Check every pattern file of the workspace: a rename must reach the files that import this one.
-
-        For a document outside the workspace, only the files in its own folder are checked.
-        """
-        path = self.path(uri)
-        root = self.root(path)
-        others = pattern_files(path.parent, below=False) if root is None else pattern_files(root)
-        paths = {file_name(p): p for p in [path, *others]}
-        return load_overlaid(paths.values(), self.overlay(), root)
-
-    def span_range(self, span: Span) -> types.Range:
-        document = self.document(span.file)
-        if not document.source:  # the file was removed in the meantime
-            return types.Range(types.Position(0, 0), types.Position(0, 0))
-        start, end = document.client_position_at_offset(span.start), document.client_position_at_offset(span.end)
-        return types.Range(start, end)
-
-
-def _path_of(uri: str) -> Path | None:
-    """Return the file of a document; None without a file, or if its text cannot be a path."""
-    path = to_fs_path(uri)
-    return None if path is None or "\0" in path else Path(path)
-
-
-def pattern_files(folder: Path, *, below: bool = True) -> list[Path]:
-    """List the pattern files in a folder and its subfolders, as many as may be read together, those near the top first.
-
-    A document may lie in `/`, so the number of entries is limited.
-    """
-    paths: list[Path] = []
-    folders = deque([folder])
-    seen_count = 0
-    while folders and seen_count < FOLDER_ENTRIES_MAX and len(paths) < IMPORTS_MAX:
-        try:
-            with os.scandir(folders.popleft()) as entries:
-                seen_count += _look(islice(entries, FOLDER_ENTRIES_MAX - seen_count), paths, folders if below else None)
-        except (OSError, ValueError):  # a folder that is gone or closed to us
-            continue
-    return sorted(paths)[:IMPORTS_MAX]
-
-
-def _look(entries: Iterable[os.DirEntry[str]], paths: list[Path], folders: deque[Path] | None) -> int:
-    """Add pattern files to `paths` and folders to `folders`. Return how many entries there were."""
-    count = 0
-    for entry in entries:
-        count += 1
-        if entry.name.endswith(".cep"):
-            paths.append(Path(entry.path))
-        elif folders is not None and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-            folders.append(Path(entry.path))
-    return count
-
-
 def server() -> LanguageServer:
     """Return the server with all its features."""
     served = LanguageServer("cep", __version__, protocol_cls=EditorProtocol)
-    texts = _Texts(served)
+    texts = Texts(served)
     _add_diagnostics(served, texts)
     _add_reading(served, texts)
     _add_changing(served, texts)
@@ -317,60 +210,70 @@ def server() -> LanguageServer:
 # ------------------------------------------------------------------------------------------------- diagnostics
 
 
-def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
-    def publish(uri: str) -> None:
-        diagnostics = [_diagnostic(d, texts) for d in _findings(texts, uri)]
+def _add_diagnostics(served: LanguageServer, texts: Texts) -> None:
+    waiting: dict[str, asyncio.Task[None]] = {}  # by URI: a check that begins after a pause in typing
+
+    def publish(uri: str, snapshot: Snapshot) -> None:
+        diagnostics = [_diagnostic(d, texts, snapshot) for d in snapshot.findings(texts.name(uri))]
         served.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
+
+    async def publish_after_a_pause(uri: str) -> None:
+        await asyncio.sleep(_PAUSE_S)
+        snapshot = await texts.checked_apart(uri)
+        if snapshot is not None:  # None: a change has come, and with it the next check
+            publish(uri, snapshot)
 
     @served.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def opened(params: types.DidOpenTextDocumentParams) -> None:
-        publish(params.text_document.uri)
+        publish(params.text_document.uri, texts.checked(params.text_document.uri))
 
     @served.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def changed(params: types.DidChangeTextDocumentParams) -> None:
-        publish(params.text_document.uri)
+        uri = params.text_document.uri
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # messages are handled one by one, without a loop
+            publish(uri, texts.checked(uri))
+            return
+        for earlier in [uri for uri, task in waiting.items() if task.done() or uri == params.text_document.uri]:
+            waiting.pop(earlier).cancel()
+        waiting[uri] = loop.create_task(publish_after_a_pause(uri))
 
     @served.feature(types.TEXT_DOCUMENT_DID_SAVE)
     def saved(_params: types.DidSaveTextDocumentParams) -> None:
         for uri in list(served.workspace.text_documents):
-            publish(uri)
+            publish(uri, texts.checked(uri))
 
     @served.feature(types.TEXT_DOCUMENT_CODE_ACTION)
     def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
         uri = params.text_document.uri
+        snapshot = texts.near(uri, texts.offset(texts.source(uri), params.range.start))
         actions_here: list[types.CodeAction] = []
-        for diagnostic in _findings(texts, uri):
+        for diagnostic in snapshot.findings(texts.name(uri)):
             if diagnostic.fix is None or diagnostic.span is None:
                 continue
-            place = texts.span_range(diagnostic.span)
+            place = _range(diagnostic.span, texts, snapshot)
             if place.start.line > params.range.end.line or place.end.line < params.range.start.line:
                 continue
             fix = diagnostic.fix
-            edit = types.TextEdit(texts.span_range(fix.span), fix.replacement)
+            edit = types.TextEdit(_range(fix.span, texts, snapshot), fix.replacement)
             actions_here.append(
                 types.CodeAction(
                     title=f"Change to `{fix.replacement}`",
                     kind=types.CodeActionKind.QuickFix,
-                    diagnostics=[_diagnostic(diagnostic, texts)],
+                    diagnostics=[_diagnostic(diagnostic, texts, snapshot)],
                     edit=types.WorkspaceEdit(changes={texts.uri(fix.span.file): [edit]}),
                 )
             )
         return actions_here
 
 
-def _findings(texts: _Texts, uri: str) -> list[Diagnostic]:
-    checked = texts.checked(uri)
-    name = texts.name(uri)
-    errors = [d for d in checked.diagnostics if d.is_error and (d.span is None or d.span.file == name)]
-    return errors + lint(checked, [name])
-
-
-def _diagnostic(finding: Diagnostic, texts: _Texts) -> types.Diagnostic:
+def _diagnostic(finding: Diagnostic, texts: Texts, snapshot: Snapshot) -> types.Diagnostic:
     start = types.Position(0, 0)
-    place = types.Range(start, start) if finding.span is None else texts.span_range(finding.span)
+    place = types.Range(start, start) if finding.span is None else _range(finding.span, texts, snapshot)
     related = [
         types.DiagnosticRelatedInformation(
-            types.Location(texts.uri(label.span.file), texts.span_range(label.span)), label.text
+            types.Location(texts.uri(label.span.file), _range(label.span, texts, snapshot)), label.text
         )
         for label in finding.labels
     ]
@@ -380,20 +283,23 @@ def _diagnostic(finding: Diagnostic, texts: _Texts) -> types.Diagnostic:
     )
 
 
+def _range(span: Span, texts: Texts, snapshot: Snapshot) -> types.Range:
+    return texts.span_range(span, snapshot.checked.sources.get(span.file))
+
+
 # ----------------------------------------------------------------------------------------------------- reading
 
 
-def _add_reading(served: LanguageServer, texts: _Texts) -> None:
+def _add_reading(served: LanguageServer, texts: Texts) -> None:
     """Let the server answer questions about a name in a text: its meaning, completions, declaration and uses."""
 
     @served.feature(types.TEXT_DOCUMENT_HOVER)
     def hover(params: types.HoverParams) -> types.Hover | None:
-        checked, target = _name_at(texts, params, in_workspace=False)
+        snapshot, target = _name_at(texts, params)
         if target is None:
-            document = texts.opened(params.text_document.uri)
-            text, place = keyword_meaning(document.word_at_position(params.position)), None
+            text, place = keyword_meaning(_word_at(texts, params)), None
         else:
-            text, place = meaning(checked, target.named), texts.span_range(target.span)
+            text, place = meaning(snapshot.checked, target.named), _range(target.span, texts, snapshot)
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text), place) if text else None
 
     @served.feature(
@@ -401,9 +307,10 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
     )
     def complete(params: types.CompletionParams) -> types.CompletionList:
         uri = params.text_document.uri
-        document = texts.opened(uri)
-        offset = document.offset_at_position(params.position)
-        words = words_at(texts.checked(uri), texts.name(uri), document.source, offset)
+        source = texts.source(uri)
+        offset = texts.offset(source, params.position)
+        near = texts.near(uri, offset).checked
+        words = words_at(near, texts.name(uri), focused(source, offset), offset)
         items = [
             types.CompletionItem(
                 word.text, kind=_ITEM_KINDS.get(word.kind), detail=word.detail or word.kind, sort_text=f"{rank:04}"
@@ -414,15 +321,15 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_DEFINITION)
     def definition(params: types.DefinitionParams) -> list[types.Location]:
-        checked, target = _name_at(texts, params, in_workspace=False)
-        if target is None:
-            return []
-        return [_location(p, texts) for p in _places_of(checked, target.named) if p.declares]
+        snapshot, target = _name_at(texts, params)
+        return (
+            [] if target is None else [_location(p, texts, snapshot) for p in snapshot.of(target.named) if p.declares]
+        )
 
     @served.feature(types.TEXT_DOCUMENT_REFERENCES)
     def references(params: types.ReferenceParams) -> list[types.Location]:
-        checked, target = _name_at(texts, params, in_workspace=True)
-        return [] if target is None else [_location(p, texts) for p in _places_of(checked, target.named)]
+        snapshot, target = _name_at(texts, params, in_workspace=True)
+        return [] if target is None else [_location(p, texts, snapshot) for p in snapshot.of(target.named)]
 
 
 _At = (  # a request about a position in a document
@@ -430,83 +337,102 @@ _At = (  # a request about a position in a document
 )
 
 
-def _name_at(texts: _Texts, params: _At, *, in_workspace: bool) -> tuple[Checked, Place | None]:
+def _name_at(texts: Texts, params: _At, *, in_workspace: bool = False) -> tuple[Snapshot, Place | None]:
+    """Return the name at a position, and the check that has all its places if they may be in the whole workspace."""
     uri = params.text_document.uri
-    checked = texts.all_checked(uri) if in_workspace else texts.checked(uri)
-    offset = texts.opened(uri).offset_at_position(params.position)
-    return checked, place_at(places(checked.files, checked.resolved), texts.name(uri), offset)
+    offset = texts.offset(texts.source(uri), params.position)
+    name = texts.name(uri)
+    near = texts.near(uri, offset)
+    target = place_at(near.in_file(name), name, offset)
+    if not in_workspace or (target is not None and target.named.kind in _LOCAL):
+        return near, target
+    snapshot = texts.all_checked(uri)
+    return snapshot, place_at(snapshot.in_file(name), name, offset)
 
 
-def _places_of(checked: Checked, named: Named) -> list[Place]:
-    return [p for p in places(checked.files, checked.resolved) if p.named == named]
+def _word_at(texts: Texts, params: types.HoverParams) -> str:
+    """Return the word at a position, "" if there is none."""
+    source = texts.source(params.text_document.uri)
+    offset = texts.offset(source, params.position)
+    around = _NAME.finditer(source, max(0, offset - _WORD_MAX), offset + _WORD_MAX)
+    return next((word[0] for word in around if word.start() <= offset <= word.end()), "")
 
 
-def _location(place: Place, texts: _Texts) -> types.Location:
-    return types.Location(texts.uri(place.span.file), texts.span_range(place.span))
+def _location(place: Place, texts: Texts, snapshot: Snapshot) -> types.Location:
+    return types.Location(texts.uri(place.span.file), _range(place.span, texts, snapshot))
 
 
 # ---------------------------------------------------------------------------------------------------- changing
 
 
-def _add_changing(served: LanguageServer, texts: _Texts) -> None:
+def _add_changing(served: LanguageServer, texts: Texts) -> None:
     @served.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
     def prepare(params: types.PrepareRenameParams) -> types.Range | None:
-        _, target = _name_at(texts, params, in_workspace=False)
-        return None if target is None or target.named.kind in _NEVER_RENAMED else texts.span_range(target.span)
+        snapshot, target = _name_at(texts, params)
+        if target is None or target.named.kind in _NEVER_RENAMED:
+            return None
+        return _range(target.span, texts, snapshot)
 
     @served.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
     def rename(params: types.RenameParams) -> types.WorkspaceEdit | None:
         """Rename a name everywhere in the documents, if the new name is free."""
-        checked, target = _name_at(texts, params, in_workspace=True)
+        snapshot, target = _name_at(texts, params, in_workspace=True)
         if (
             target is None
             or target.named.kind in _NEVER_RENAMED
-            or not _is_free(checked, target.named, params.new_name)
+            or not _is_free(snapshot, target.named, params.new_name)
         ):
             return None
         changes: dict[str, list[types.TextEdit]] = {}
-        for place in _places_of(checked, target.named):
-            edit = types.TextEdit(texts.span_range(place.span), params.new_name)
+        for place in snapshot.of(target.named):
+            edit = types.TextEdit(_range(place.span, texts, snapshot), params.new_name)
             changes.setdefault(texts.uri(place.span.file), []).append(edit)
         return types.WorkspaceEdit(changes=changes)
 
     @served.feature(types.TEXT_DOCUMENT_FORMATTING)
     def formatting(params: types.DocumentFormattingParams) -> list[types.TextEdit]:
-        document = texts.opened(params.text_document.uri)
-        formatted, _ = format_text(document.source)
-        if formatted is None or formatted == document.source:
+        source = texts.source(params.text_document.uri)
+        formatted, _ = format_text(source)
+        if formatted is None or formatted == source:
             return []
-        end = document.client_position_at_offset(len(document.source))
+        end = texts.position(source, len(source))
         return [types.TextEdit(types.Range(types.Position(0, 0), end), formatted)]
+
+
+def _is_free(snapshot: Snapshot, named: Named, new_name: str) -> bool:
+    """Return whether the new name is allowed: not a word of the language, and not used for the same kind of thing."""
+    if _NAME.fullmatch(new_name) is None or new_name in RESERVED:
+        return False
+    return not snapshot.of(Named(named.kind, new_name, named.owner))
 
 
 # ----------------------------------------------------------------------------------------------------- testing
 
 
-def _add_testing(served: LanguageServer, texts: _Texts) -> None:
+def _add_testing(served: LanguageServer, texts: Texts) -> None:
     @served.feature(types.TEXT_DOCUMENT_CODE_LENS)
     def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
         """Return a button over each test, and one over each pattern with tests."""
         uri = params.text_document.uri
-        files = [f for f in texts.checked(uri).files if f.name == texts.name(uri)]
-        declared = [d for file in files for d in file.declarations]
+        source = texts.source(uri)
+        counts = Counter(head.of for head in heads(source) if head.word == "test")
         lenses_here: list[types.CodeLens] = []
-        for declaration in declared:
-            if isinstance(declaration, PatternTestSyntax):
-                name = f"{declaration.pattern.name}: {declaration.name}"
-                lenses_here.append(_lens(texts.span_range(declaration.span), "Run test", uri, name))
-            elif isinstance(declaration, PatternSyntax):
-                count = sum(isinstance(d, PatternTestSyntax) and d.pattern.name == declaration.name for d in declared)
-                if count:
-                    title = f"Run {count} test{'' if count == 1 else 's'}"
-                    lenses_here.append(_lens(texts.span_range(declaration.span), title, uri, declaration.name))
+        for head in heads(source):
+            place = texts.range_of(source, head.name_start, head.name_end)
+            if head.word == "test" and head.of:
+                lenses_here.append(_lens(place, "Run test", uri, f"{head.of}: {head.name}"))
+            elif head.word == "pattern" and counts[head.name]:
+                title = f"Run {counts[head.name]} test{'' if counts[head.name] == 1 else 's'}"
+                lenses_here.append(_lens(place, title, uri, head.name))
         return lenses_here
 
     @served.command(_RUN_TEST)
     def run_tests(uri: str = "", name: str = "") -> dict[str, object]:
         """Run the tests of a document in the editor that `name` selects. Show the result, and log the details."""
+        from cep.testing.harness import Outcome, run_checked, verdict_lines  # noqa: PLC0415 the engine takes 50 MB
+
         try:
-            suite = run_checked(texts.checked(uri), name)
+            suite = run_checked(texts.checked(uri).compiled, name)
         except UsageError as error:
             served.window_show_message(types.ShowMessageParams(types.MessageType.Error, str(error)))
             return {"ok": False, "text": str(error)}
@@ -524,11 +450,3 @@ def _add_testing(served: LanguageServer, texts: _Texts) -> None:
 
 def _lens(place: types.Range, title: str, uri: str, name: str) -> types.CodeLens:
     return types.CodeLens(place, types.Command(title, _RUN_TEST, arguments=[uri, name]))
-
-
-def _is_free(checked: Checked, named: Named, new_name: str) -> bool:
-    """Return whether the new name is allowed: not a word of the language, and not used for the same kind of thing."""
-    if _NAME.fullmatch(new_name) is None or new_name in RESERVED:
-        return False
-    named_places: Iterable[Place] = places(checked.files, checked.resolved)
-    return not any(p.named == Named(named.kind, new_name, named.owner) for p in named_places)

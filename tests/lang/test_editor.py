@@ -10,10 +10,13 @@ import pytest
 
 from cep.lang.diagnostics import Collector
 from cep.lang.edit.assist import meaning, words_at
+from cep.lang.edit.heads import focused, heads
 from cep.lang.edit.symbols import Named, place_at, places
 from cep.lang.functions import FUNCTIONS
+from cep.lang.load import TEXT as FILE
 from cep.lang.load import load_text
 from cep.lang.parse.lexer import DECLARATIONS, RESERVED, UNITS_MS, TokenKind, lex
+from cep.lang.syntax import ImportSyntax
 from tests.lang.common import EVENTS
 from tests.lang.generate import random_file
 from tests.node_packages import EDITOR, NoNodeError, node_modules, run
@@ -274,3 +277,66 @@ def test_what_is_offered() -> None:
     assert words("  where a:") == ["transaction", "ordered"]
     assert {"pattern", "event", "list"} <= set(words("late = 1\n}\n"))
     assert {"cut", "small", "amount", "b"} <= set(words("status == approved and "))
+
+
+# A large text: a question about one place is answered from the declarations that matter there.
+
+MANY = f"""{EVENTS}
+list risky = ["FR", "DE"]
+define large(x) = x > 500.00
+
+""" + "\n".join(
+    f"""## Pattern {number}. {{ a brace, and a quote: \"
+pattern p{number}(least: int = 2)
+  by card_id
+{{
+  seq    probe{{least,}} greedy -> hit  within 1 h
+  where  probe: transaction  status == declined and country in risky
+         hit:   transaction  amount > probe.amount and large(amount) and country != "{{"
+  emit   total = sum(probe.amount)
+}}
+
+test "fires \\"{number}\\"" of p{number} {{
+  c: 0s transaction amount=1.00 status=declined x2 every 1s  5s transaction amount=900.00
+  expect match {{ total: 2.00 }}
+}}
+"""
+    for number in range(40)
+)
+
+
+def test_a_large_text_is_checked_near_a_place_and_answers_as_the_whole() -> None:
+    whole = load_text(MANY)
+    every = {p.span: p for p in places(whole.files, whole.resolved)}
+    in_text = [p for p in every.values() if p.span.start > MANY.index("pattern p7(")][::7]
+    assert len(in_text) > 100
+    for place in in_text:
+        text = focused(MANY, place.span.start)
+        assert len(text) == len(MANY)
+        assert text.count("\n") == MANY.count("\n")
+        near = load_text(text)
+        assert not near.diagnostics
+        assert len(near.patterns) == 1
+        found = place_at(places(near.files, near.resolved), FILE, place.span.start)
+        assert found is not None
+        assert found.named == every[found.span].named
+        assert meaning(near, found.named) == meaning(whole, found.named)
+        assert words_at(near, FILE, text, place.span.start) == [
+            word for word in words_at(whole, FILE, MANY, place.span.start) if word.kind != "pattern"
+            or word.text in near.patterns
+        ]  # fmt: skip
+
+
+def test_a_text_that_is_being_written_is_checked_as_a_whole() -> None:
+    """A word in an open declaration may begin a line, and look like a declaration."""
+    text = MANY.replace("  emit   total = sum(probe.amount)\n}", "  emit   total = sum(probe.amount)\n", 1)
+    assert focused(text, text.index("pattern p0(")) == text
+    assert focused(text, text.index("pattern p9(")) != text
+
+
+def test_heads_are_the_declarations_of_the_parser() -> None:
+    (file,) = load_text(MANY).files
+    names = [(type(d).__name__, d.name, d.span.start) for d in file.declarations if not isinstance(d, ImportSyntax)]
+    words = {"pattern": "PatternSyntax", "test": "PatternTestSyntax", "event": "EventSyntax", "list": "ListSyntax",
+             "define": "DefineSyntax"}  # fmt: skip
+    assert [(words[head.word], head.name, head.name_start) for head in heads(MANY)] == names

@@ -43,6 +43,7 @@ DOORS = {"histories": frozenset({"values", "store", "pages"})}
 LOCAL_IMPORTS = (
     (("cep.cli", "cep.api"), "cep.runners.spark"),
     (("cep.runners.spark.kafka",), "cep.runners.spark.kafka_events"),
+    (("cep.cli.lsp",), "cep.testing.harness"),  # an editor loads the engine with its first test run
 )
 
 
