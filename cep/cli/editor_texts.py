@@ -35,6 +35,7 @@ from cep.nfa.compile import compilable
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _UNREADABLE = "CEP110"
 _CHECKS_KEPT = 32
+_PATTERN_OF_RULE = re.compile(r"""^pattern[ \t]*=[ \t]*["']([A-Za-z_][A-Za-z0-9_]*)["']""", re.MULTILINE)
 _Stamp = tuple[object, ...]
 
 
@@ -65,10 +66,10 @@ class Snapshot:
         return by_file, by_name
 
     def in_file(self, name: str) -> list[Place]:
-        """Return the places of names in a file, in the order of declarations."""
+        """Return each place of a name in a file, in the order of declarations."""
         return self._places[0].get(name, [])
 
-    def of(self, named: Named) -> list[Place]:
+    def places_of(self, named: Named) -> list[Place]:
         """Return all places of a name."""
         return self._places[1].get(named, [])
 
@@ -93,7 +94,7 @@ class Texts:
 
     def __init__(self, served: LanguageServer) -> None:
         self.served = served
-        self._kept: dict[tuple[str, ...], _Kept] = {}  # by the names of the files that were asked for
+        self._kept: dict[tuple[str, ...], _Kept] = {}  # by the files that were asked for
         self._thread = ThreadPoolExecutor(1)  # checks while nobody waits
         self._checked_text: str | None = None  # that this thread checks, or is to check next
 
@@ -123,6 +124,10 @@ class Texts:
         path = path_of(uri)
         return Path(uri) if path is None else path
 
+    def beside(self, uri: str, written: str) -> str:
+        """Return the URI of a file by its path in an import of this document."""
+        return self.uri(file_name(self.path(uri).parent / written.replace("\0", "")))
+
     def root(self, path: Path) -> Path | None:
         """Return the folder that the editor has open, if the file is in it."""
         root = self.served.workspace.root_path
@@ -140,12 +145,12 @@ class Texts:
         return self._snapshot([path], self.root(path))
 
     def near(self, uri: str, offset: int) -> Snapshot:
-        """Check what matters for one place of a document: its declaration, what that names, and the imports."""
+        """Check what matters for one place of a document: its declaration, what that uses, and the imports."""
         path, overlay = self.path(uri), self.overlay()
         name = self.name(uri)
-        kept = self._kept.get((name,))
-        if kept is not None and self._is_current(kept, overlay):
-            return kept.snapshot
+        check = self._kept.get((name,))
+        if check is not None and self._is_current(check, overlay):
+            return check.snapshot
         text = overlay.get(name) or self.source(uri)
         near = focused(text, offset)
         if near == text:
@@ -161,6 +166,16 @@ class Texts:
         root = self.root(path)
         others = pattern_files(path.parent, below=False) if root is None else pattern_files(root)
         return self._snapshot({file_name(p): p for p in [path, *others]}.values(), root)
+
+    async def latest(self, uri: str) -> Snapshot:
+        """Return the check of one document and its imports, which a thread may be doing."""
+        while True:
+            check = self._kept.get((self.name(uri),))
+            if check is not None and self._is_current(check, self.overlay()):
+                return check.snapshot
+            snapshot = await self.checked_apart(uri)
+            if snapshot is not None:  # None: the text has changed
+                return snapshot
 
     async def checked_apart(self, uri: str) -> Snapshot | None:
         """Check one document in another thread, with its findings. Return None if a text has changed meanwhile."""
@@ -185,9 +200,9 @@ class Texts:
     def _snapshot(self, paths: Iterable[Path], root: Path | None) -> Snapshot:
         paths, overlay = list(paths), self.overlay()
         names = tuple(file_name(path) for path in paths)
-        kept = self._kept.get(names)
-        if kept is not None and self._is_current(kept, overlay):
-            return kept.snapshot
+        check = self._kept.get(names)
+        if check is not None and self._is_current(check, overlay):
+            return check.snapshot
         snapshot = Snapshot(lambda: load_overlaid(paths, overlay, root))
         self._keep(names, snapshot, overlay)
         return snapshot
@@ -203,8 +218,8 @@ class Texts:
             del self._kept[next(iter(self._kept))]
 
     @staticmethod
-    def _is_current(kept: _Kept, overlay: Mapping[str, str]) -> bool:
-        return all(_stamp(name, overlay) == stamp for name, stamp in kept.stamps.items())
+    def _is_current(check: _Kept, overlay: Mapping[str, str]) -> bool:
+        return all(_stamp(name, overlay) == stamp for name, stamp in check.stamps.items())
 
     def span_range(self, span: Span, source: str | None = None) -> types.Range:
         """Convert a span to the editor's units; `source` is the text of its file, if it is known."""
@@ -246,10 +261,10 @@ def _stamp(name: str, overlay: Mapping[str, str]) -> _Stamp:
     if name in overlay:
         return (overlay[name],)
     try:
-        found = Path(name).stat()
+        status = Path(name).stat()
     except (OSError, ValueError):
         return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 @lru_cache(16)
@@ -301,3 +316,28 @@ def _look(entries: Iterable[os.DirEntry[str]], paths: list[Path], folders: deque
         elif folders is not None and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
             folders.append(Path(entry.path))
     return count
+
+
+def rule_files(served: LanguageServer) -> list[Path]:
+    """List the TOML files in the folders `rules` of the workspace and next to its pattern files, which may be rules."""
+    root = served.workspace.root_path
+    if root is None or "\0" in root:
+        return []
+    folders = dict.fromkeys([Path(root), Path(root) / "rules", *(path.parent for path in pattern_files(Path(root)))])
+    files = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.toml"))]
+    return files[:IMPORTS_MAX]
+
+
+def names_in_rule(text: str, named: Named) -> list[tuple[int, int]]:
+    """Return the places of a pattern's name, or of its parameter's, in the text of a rule file."""
+    pattern = _PATTERN_OF_RULE.search(text)
+    if pattern is None:
+        return []
+    if named.kind == "pattern" and pattern[1] == named.name:
+        return [pattern.span(1)]
+    parameters = text.find("[params]")
+    if named.kind == "parameter" and pattern[1] == named.owner and parameters >= 0:
+        name = re.compile(rf"^[ \t]*({re.escape(named.name)})[ \t]*=", re.MULTILINE)
+        end = text.find("\n[", parameters)
+        return [match.span(1) for match in name.finditer(text, parameters, len(text) if end < 0 else end)]
+    return []

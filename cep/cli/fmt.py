@@ -15,9 +15,10 @@ from cep.cli.help_pages import page_of_code
 from cep.cli.paths import pattern_files, printed
 from cep.cli.verbs import Parser
 from cep.lang.diagnostics import did_you_mean
-from cep.lang.explain.catalogue import CATALOGUE, explain
+from cep.lang.explain.catalogue import CATALOGUE, WORDS, explain
 from cep.lang.explain.render import render_text
 from cep.lang.format.file import format_text
+from cep.lang.functions import FUNCTIONS
 from cep.lang.load import read_source
 from cep.lang.parse.lexer import RESERVED
 
@@ -90,6 +91,7 @@ Explain the code of a mistake or a finding: the reason, a correction, and an exa
 
 examples:
   cep explain CEP401
+  cep explain greedy
   cep explain --all
 """
 
@@ -97,21 +99,24 @@ examples:
 def add_arguments_explain(parser: Parser) -> None:
     """Declare the arguments of the verb."""
     which = parser.add_mutually_exclusive_group(required=True)
-    parser.declare("code CODE", "like CEP401", nargs="?", group=which)
+    parser.declare("code CODE", "a code like CEP401, or a word or function of the language", nargs="?", group=which)
     parser.declare("--all", "list every code with its title", group=which)
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    """Print the explanation of a code, or the list of codes. Raises: UsageError for an unknown code."""
+    """Print the explanation of a code or word, or the list of codes. Raises: UsageError for an unknown name."""
     if options.all:
         for code, entry in CATALOGUE.items():
             printed(f"{code}  {entry.title}")
         return 0
     text = explain(options.code)
     if text is None:
-        hint = did_you_mean(options.code.upper(), CATALOGUE)
-        raise UsageError(f"`{options.code}` is not a code; {hint or 'see `cep explain --all`'}")
+        hint = did_you_mean(options.code.upper(), CATALOGUE) or did_you_mean(options.code, (*WORDS, *FUNCTIONS))
+        raise UsageError(f"`{options.code}` is neither a code nor a word; {hint or 'see `cep explain --all`'}")
     printed(text)
+    if options.code.upper() not in CATALOGUE:  # a word or a function
+        printed("Read on: `cep docs language`")
+        return 0
     printed(f"Example:\n\n{CATALOGUE[options.code.upper()].example}")
     printed(f"All codes: `cep docs diagnostics`; read on: `cep docs {page_of_code(options.code.upper())}`")
     return 0

@@ -31,12 +31,14 @@ from pygls.uris import to_fs_path
 from cep import __version__
 from cep.base.errors import UsageError
 from cep.base.limits import EDITOR_MESSAGE_BYTES_MAX
-from cep.cli.editor_texts import Snapshot, Texts
+from cep.cli.editor_texts import Snapshot, Texts, names_in_rule, rule_files
+from cep.cli.editor_views import add_views
 from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.edit.assist import keyword_meaning, meaning, words_at
-from cep.lang.edit.heads import focused, heads
+from cep.lang.edit.heads import focused, heads, import_at
 from cep.lang.edit.symbols import Named, Place, place_at
 from cep.lang.format.file import format_text
+from cep.lang.load import file_name
 from cep.lang.parse.lexer import RESERVED
 
 _LOG = logging.getLogger(__name__)
@@ -158,15 +160,16 @@ class PlainLog(logging.Formatter):
 
 HELP = """\
 Speak the Language Server Protocol over standard input and output: diagnostics while typing, hover, completion, go to
-definition, rename, formatting, quick fixes, tests by a click. Editors start it; patterns/editor/ has the extension for
-VS Code.
+definition, rename, formatting, quick fixes, outline, signatures, tests by a click. Editors start it; patterns/editor/
+has the extension for VS Code.
 """
 _PAUSE_S = 0.15  # without typing, before a changed text is checked as a whole
 _SWITCH_S = 0.0005  # an answer waits so long at most for the thread that checks
 _WORD_MAX = 64  # characters; no keyword is longer
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NEVER_RENAMED = ("function",)
-_LOCAL = ("variable", "argument")  # names that are used in their own declaration alone
+_REQUEST_FAILED = -32803  # of the protocol: a valid request that cannot be done
+_LOCAL = ("variable", "argument")  # each is used in its own declaration alone
 _RUN_TEST = "cep.test"
 _SEVERITIES = {Severity.ERROR: types.DiagnosticSeverity.Error, Severity.WARNING: types.DiagnosticSeverity.Warning}
 _ITEM_KINDS = {
@@ -204,6 +207,7 @@ def server() -> LanguageServer:
     _add_reading(served, texts)
     _add_changing(served, texts)
     _add_testing(served, texts)
+    add_views(served, texts)
     return served
 
 
@@ -309,11 +313,18 @@ def _add_reading(served: LanguageServer, texts: Texts) -> None:
         uri = params.text_document.uri
         source = texts.source(uri)
         offset = texts.offset(source, params.position)
+        if import_at(source, offset) is not None:
+            return types.CompletionList(is_incomplete=False, items=[])
         near = texts.near(uri, offset).checked
         words = words_at(near, texts.name(uri), focused(source, offset), offset)
         items = [
             types.CompletionItem(
-                word.text, kind=_ITEM_KINDS.get(word.kind), detail=word.detail or word.kind, sort_text=f"{rank:04}"
+                word.text,
+                kind=_ITEM_KINDS.get(word.kind),
+                detail=word.detail or word.kind,
+                sort_text=f"{rank:04}",
+                insert_text=word.snippet or None,
+                insert_text_format=types.InsertTextFormat.Snippet if word.snippet else None,
             )
             for rank, word in enumerate(words)
         ]
@@ -321,15 +332,20 @@ def _add_reading(served: LanguageServer, texts: Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_DEFINITION)
     def definition(params: types.DefinitionParams) -> list[types.Location]:
+        uri = params.text_document.uri
+        source = texts.source(uri)
+        imported = import_at(source, texts.offset(source, params.position))
+        if imported is not None:
+            start = types.Position(0, 0)
+            return [types.Location(texts.beside(uri, imported.name), types.Range(start, start))]
         snapshot, target = _name_at(texts, params)
-        return (
-            [] if target is None else [_location(p, texts, snapshot) for p in snapshot.of(target.named) if p.declares]
-        )
+        places = [] if target is None else snapshot.places_of(target.named)
+        return [_location(place, texts, snapshot) for place in places if place.declares]
 
     @served.feature(types.TEXT_DOCUMENT_REFERENCES)
     def references(params: types.ReferenceParams) -> list[types.Location]:
         snapshot, target = _name_at(texts, params, in_workspace=True)
-        return [] if target is None else [_location(p, texts, snapshot) for p in snapshot.of(target.named)]
+        return [] if target is None else [_location(p, texts, snapshot) for p in snapshot.places_of(target.named)]
 
 
 _At = (  # a request about a position in a document
@@ -375,18 +391,21 @@ def _add_changing(served: LanguageServer, texts: Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
     def rename(params: types.RenameParams) -> types.WorkspaceEdit | None:
-        """Rename a name everywhere in the documents, if the new name is free."""
+        """Rename a name everywhere in the pattern and rule files. A refusal gives its reason."""
         snapshot, target = _name_at(texts, params, in_workspace=True)
-        if (
-            target is None
-            or target.named.kind in _NEVER_RENAMED
-            or not _is_free(snapshot, target.named, params.new_name)
-        ):
+        if target is None:
             return None
+        if reason := _refusal(snapshot, target.named, params.new_name):
+            raise JsonRpcException(reason, _REQUEST_FAILED)
         changes: dict[str, list[types.TextEdit]] = {}
-        for place in snapshot.of(target.named):
+        for place in snapshot.places_of(target.named):
             edit = types.TextEdit(_range(place.span, texts, snapshot), params.new_name)
             changes.setdefault(texts.uri(place.span.file), []).append(edit)
+        for path in rule_files(served):
+            source = texts.source(texts.uri(file_name(path)))
+            for start, end in names_in_rule(source, target.named):
+                edit = types.TextEdit(texts.range_of(source, start, end), params.new_name)
+                changes.setdefault(texts.uri(file_name(path)), []).append(edit)
         return types.WorkspaceEdit(changes=changes)
 
     @served.feature(types.TEXT_DOCUMENT_FORMATTING)
@@ -399,11 +418,17 @@ def _add_changing(served: LanguageServer, texts: Texts) -> None:
         return [types.TextEdit(types.Range(types.Position(0, 0), end), formatted)]
 
 
-def _is_free(snapshot: Snapshot, named: Named, new_name: str) -> bool:
-    """Return whether the new name is allowed: not a word of the language, and not used for the same kind of thing."""
-    if _NAME.fullmatch(new_name) is None or new_name in RESERVED:
-        return False
-    return not snapshot.of(Named(named.kind, new_name, named.owner))
+def _refusal(snapshot: Snapshot, named: Named, new_name: str) -> str:
+    """Return why a name cannot become the new one, "" if it can."""
+    if named.kind in _NEVER_RENAMED:
+        return f"`{named.name}` is a {named.kind} of the language"
+    if _NAME.fullmatch(new_name) is None:
+        return f"`{new_name[:60]}` is not a name: letters, digits and `_`, a digit not first"
+    if new_name in RESERVED:
+        return f"`{new_name}` is a word of the language"
+    if snapshot.places_of(Named(named.kind, new_name, named.owner)):
+        return f"there is a {named.kind} `{new_name}` already"
+    return ""
 
 
 # ----------------------------------------------------------------------------------------------------- testing
@@ -415,12 +440,12 @@ def _add_testing(served: LanguageServer, texts: Texts) -> None:
         """Return a button over each test, and one over each pattern with tests."""
         uri = params.text_document.uri
         source = texts.source(uri)
-        counts = Counter(head.of for head in heads(source) if head.word == "test")
+        counts = Counter(head.tested for head in heads(source) if head.word == "test")
         lenses_here: list[types.CodeLens] = []
         for head in heads(source):
             place = texts.range_of(source, head.name_start, head.name_end)
-            if head.word == "test" and head.of:
-                lenses_here.append(_lens(place, "Run test", uri, f"{head.of}: {head.name}"))
+            if head.word == "test" and head.tested:
+                lenses_here.append(_lens(place, "Run test", uri, f"{head.tested}: {head.name}"))
             elif head.word == "pattern" and counts[head.name]:
                 title = f"Run {counts[head.name]} test{'' if counts[head.name] == 1 else 's'}"
                 lenses_here.append(_lens(place, title, uri, head.name))

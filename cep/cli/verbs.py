@@ -166,7 +166,7 @@ exit codes: {_CODES}; `cep docs reference/exit-codes` has what they mean""",
             "describe": Verb("draft the event declaration that fits records", "describe", "guides/map"),
             "check": Verb("report every mistake in pattern files", "check", "guides/write", is_colored=True),
             "test": Verb("run the tests of pattern files", "test", "guides/test", is_colored=True),
-            "explain": Verb("explain a diagnostic's code", "fmt", "reference/diagnostics", "_explain"),
+            "explain": Verb("explain a code or a word of the language", "fmt", "reference/diagnostics", "_explain"),
             "lint": Verb(
                 "warn of code that is allowed but probably not meant", "lint", "guides/write", is_colored=True
             ),

@@ -67,13 +67,21 @@ class Client:
 
     def ask(self, method: str, params: Any) -> Any:
         """Send a request and wait for its answer."""
+        answer = self._answer(method, params)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def refused(self, method: str, params: Any) -> str:
+        """Send a request that is refused, and return the reason."""
+        return str(self._answer(method, params)["error"]["message"])
+
+    def _answer(self, method: str, params: Any) -> dict[str, Any]:
         self.last_id += 1
         self._send({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params})
         while True:
             message = self._receive()
             if message.get("id") == self.last_id and "method" not in message:
-                assert "error" not in message, message
-                return message["result"]
+                return message
             self.notes.append((message["method"], message["params"]))
 
     def diagnostics(self) -> list[dict[str, Any]]:
@@ -120,6 +128,14 @@ pattern p(least: int = 2)
 """
 
 
+TEST = """
+test "fires" of p {
+  c: 0s transaction amount=1.00 status=declined x2 every 1s  5s transaction amount=9.00
+  expect match { total: 2.00 }
+}
+"""
+
+
 class Session:
     """One open document of a workspace with two files."""
 
@@ -157,6 +173,13 @@ class Session:
     def ask(self, method: str, part: str, into: int = 0, **more: Any) -> Any:
         params = {"textDocument": {"uri": self.uri}, "position": self.place(part, into), **more}
         return self.client.ask(f"textDocument/{method}", params)
+
+    def refused(self, method: str, part: str, into: int = 0, **more: Any) -> str:
+        params = {"textDocument": {"uri": self.uri}, "position": self.place(part, into), **more}
+        return self.client.refused(f"textDocument/{method}", params)
+
+    def of_document(self, method: str, **more: Any) -> Any:
+        return self.client.ask(f"textDocument/{method}", {"textDocument": {"uri": self.uri}, **more})
 
     def words(self, part: str) -> list[str]:
         """Return the completions after a part of the text."""
@@ -219,7 +242,8 @@ def test_a_session(session: Session) -> None:
     assert "sum(x.field)" in session.ask("hover", "sum(", 1)["contents"]["value"]
     assert "without the row under test" in session.ask("hover", "sum(", 1)["contents"]["value"]
     assert "gives none back" in session.ask("hover", "greedy", 1)["contents"]["value"]
-    assert session.ask("hover", "within", 1) is None
+    assert "longest time from the first event" in session.ask("hover", "within", 1)["contents"]["value"]
+    assert session.ask("hover", "Small ones", 1) is None
     # go to definition, also into another file
     (target,) = session.ask("definition", "transaction  status", 3)
     assert target["uri"].endswith("events.cep")
@@ -229,8 +253,10 @@ def test_a_session(session: Session) -> None:
     edit = session.ask("rename", "probe{", 1, newName="attempt")
     renamed = applied(session.text, edit["changes"][session.uri])
     assert renamed == PATTERN.replace("probe", "attempt")
-    assert session.ask("rename", "probe{", 1, newName="where") is None
-    assert session.ask("rename", "probe{", 1, newName="hit") is None
+    assert session.refused("rename", "probe{", 1, newName="where") == "`where` is a word of the language"
+    assert session.refused("rename", "probe{", 1, newName="hit") == "there is a variable `hit` already"
+    assert session.refused("rename", "probe{", 1, newName="2x").startswith("`2x` is not a name")
+    assert session.refused("rename", "sum(", 1, newName="total") == "`sum` is a function of the language"
     # format
     session.change("  seq    probe", "seq probe")
     (edit,) = session.client.ask(
@@ -250,6 +276,116 @@ def test_completion(session: Session) -> None:
     assert session.words("amount > probe.")[:3] == ["tx_id", "event_time", "card_id"]
     session.change("hit:   transaction  amount > probe.", "hit: ")
     assert session.words("hit: ") == ["transaction"]
+
+
+def test_keywords_are_those_of_the_clause(session: Session) -> None:
+    session.open(PATTERN)
+    assert {"greedy", "within", "emit"} <= set(session.words("probe{least,} "))
+    assert not {"like", "between"} & set(session.words("probe{least,} "))
+    assert {"like", "between"} <= set(session.words("status == declined"))
+    assert session.words('import "eve') == []
+    items = session.ask("completion", PATTERN[-2:] + "", 2)["items"]
+    assert next(item for item in items if item["label"] == "test")["insertText"].startswith('test "${1:fires}" of ')
+
+
+def test_views_of_a_document(session: Session) -> None:
+    text = PATTERN + TEST
+    session.open(text)
+    outline = session.of_document("documentSymbol")
+    assert [item["name"] + item["detail"] for item in outline] == ["events.cep", "p", "firesof p"]
+    assert outline[1]["range"]["start"] == session.place("## Small")
+    assert outline[1]["selectionRange"]["start"] == session.place("p(least")
+    (symbol,) = session.client.ask("workspace/symbol", {"query": "TRANS"})
+    assert symbol["location"]["uri"].endswith("/events.cep")
+    folds = session.of_document("foldingRange")
+    assert (folds[0]["startLine"], folds[0]["endLine"]) == (3, 10)
+    (link,) = session.of_document("documentLink")
+    assert link["target"].endswith("/events.cep")
+    (target,) = session.ask("definition", "events.cep", 3)
+    assert target["uri"] == link["target"]
+    marks = session.ask("documentHighlight", "probe{", 1)
+    assert sorted(mark["range"]["start"]["line"] for mark in marks) == [6, 7, 8, 9]
+    assert [mark["kind"] for mark in marks].count(3) == 1  # one place declares it
+    whole = {"start": {"line": 0, "character": 0}, "end": {"line": 50, "character": 0}}
+    (hint,) = session.of_document("inlayHint", range=whole)
+    assert (hint["label"], hint["position"]) == (": decimal(2)", session.place("total =", 5))
+    (selection,) = session.of_document("selectionRange", positions=[session.place("probe.amount)", 7)])
+    starts = []
+    while selection is not None:
+        starts.append(selection["range"]["start"])
+        selection = selection.get("parent")
+    assert starts == [
+        session.place("amount)"), session.place("probe.amount)"), session.after(session.place("{\n  seq"), "{"),
+        session.place("## Small"), whole["start"],
+    ]  # fmt: skip
+
+
+def test_semantic_tokens_have_the_kind_of_each_name(session: Session) -> None:
+    session.open(PATTERN)
+    kinds = session.client.capabilities["semanticTokensProvider"]["legend"]["tokenTypes"]
+    data = session.of_document("semanticTokens/full")["data"]
+    lines, tokens, line, character = PATTERN.split("\n"), [], 0, 0
+    for index in range(0, len(data), 5):
+        line_step, step, length, kind, _ = data[index : index + 5]
+        line, character = line + line_step, step if line_step else character + step
+        tokens.append((lines[line][character : character + length], kinds[kind]))
+    assert tokens[:6] == [
+        ("p", "class"), ("least", "parameter"), ("card_id", "property"), ("probe", "variable"), ("least", "parameter"),
+        ("hit", "variable"),
+    ]  # fmt: skip
+    assert ("declined", "enumMember") in tokens
+    assert ("sum", "function") in tokens
+
+
+def test_a_call_shows_its_signature(session: Session) -> None:
+    session.open(PATTERN)
+    help_ = session.ask("signatureHelp", "sum(", 4)
+    assert help_["signatures"][0]["label"] == "sum(x.field)"
+    session.change("amount > probe.amount", "round(amount, 1) > probe.amount")
+    help_ = session.ask("signatureHelp", "round(amount, ", 14)
+    assert help_["activeParameter"] == 1
+    assert help_["signatures"][0]["label"].startswith("round(x)")
+    assert session.ask("signatureHelp", "seq", 1) is None
+
+
+def test_one_declaration_is_formatted(session: Session) -> None:
+    ugly = PATTERN.replace("  seq    probe", "seq probe")
+    session.open(ugly + TEST.replace("  expect", "expect"))
+    line = session.place("seq probe")
+    edits = session.client.ask(
+        "textDocument/rangeFormatting",
+        {"textDocument": {"uri": session.uri}, "range": {"start": line, "end": line},
+         "options": {"tabSize": 2, "insertSpaces": True}},
+    )  # fmt: skip
+    assert applied(session.text, edits) == PATTERN + TEST.replace("  expect", "expect")
+
+
+def test_a_pattern_and_its_parameters_are_renamed_in_rules(session: Session) -> None:
+    folder = session.client.root / "rules"
+    folder.mkdir()
+    rule = 'id = "a"\npattern = "p"\nleast = 5\n\n[params]\nleast = 3\n\n[more]\nleast = 2\n'
+    (folder / "a.toml").write_text(rule)
+    (folder / "b.toml").write_text(rule.replace('"p"', '"other"'))
+    try:
+        session.open(PATTERN)
+        edit = session.ask("rename", "p(least", 0, newName="q")
+        (changed,) = [uri for uri in edit["changes"] if uri.endswith(".toml")]
+        assert applied(rule, edit["changes"][changed]) == rule.replace('"p"', '"q"')
+        edit = session.ask("rename", "least:", 1, newName="most")
+        (changed,) = [uri for uri in edit["changes"] if uri.endswith(".toml")]
+        assert applied(rule, edit["changes"][changed]) == rule.replace("[params]\nleast", "[params]\nmost")
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_diagnostics_come_once_for_a_burst_of_changes(session: Session) -> None:
+    session.open(PATTERN)
+    for number in range(5):
+        session.version += 1
+        text = PATTERN.replace("probe.amount)", f"probe.amont{number})")
+        document = {"uri": session.uri, "version": session.version}
+        session.client.tell("textDocument/didChange", {"textDocument": document, "contentChanges": [{"text": text}]})
+    assert "amont4" in session.client.diagnostics()[0]["message"]
 
 
 def test_a_field_is_renamed_in_every_file(session: Session) -> None:
@@ -516,13 +652,6 @@ def test_bytes_are_bounded() -> None:
 
 
 # The extension for VS Code: its client's own protocol library against our server, and its package.
-
-TEST = """
-test "fires" of p {
-  c: 0s transaction amount=1.00 status=declined x2 every 1s  5s transaction amount=9.00
-  expect match { total: 2.00 }
-}
-"""
 
 
 @pytest.fixture(scope="module")

@@ -317,10 +317,10 @@ def test_a_large_text_is_checked_near_a_place_and_answers_as_the_whole() -> None
         near = load_text(text)
         assert not near.diagnostics
         assert len(near.patterns) == 1
-        found = place_at(places(near.files, near.resolved), FILE, place.span.start)
-        assert found is not None
-        assert found.named == every[found.span].named
-        assert meaning(near, found.named) == meaning(whole, found.named)
+        nearby = place_at(places(near.files, near.resolved), FILE, place.span.start)
+        assert nearby is not None
+        assert nearby.named == every[nearby.span].named
+        assert meaning(near, nearby.named) == meaning(whole, nearby.named)
         assert words_at(near, FILE, text, place.span.start) == [
             word for word in words_at(whole, FILE, MANY, place.span.start) if word.kind != "pattern"
             or word.text in near.patterns

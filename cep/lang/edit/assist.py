@@ -10,14 +10,40 @@ from typing import get_args
 from cep.base.schema import EventType, Field, Kind
 from cep.lang.diagnostics import Collector, Diagnostic, Span
 from cep.lang.edit.symbols import Named
+from cep.lang.explain.catalogue import WORDS
 from cep.lang.functions import FUNCTIONS
 from cep.lang.ir import AggregateFn
 from cep.lang.load import Checked
-from cep.lang.parse.lexer import DECLARATIONS, RESERVED, Token, TokenKind, lex
+from cep.lang.parse.lexer import DECLARATIONS, Token, TokenKind, lex
 from cep.lang.syntax import EventSyntax, PatternSyntax
 
 _KINDS = ("id", "time", "string", "int", "decimal(2)", "float", "bool", "duration", "enum(…)")
 _NOT_OFFERED = frozenset(("true", "false", "null"))
+_SNIPPETS = {
+    "event": "event ${1:name} {\n  ${2:id}  id\n  event_time  time\n  $0\n}",
+    "import": 'import "$1"',
+    "pattern": (
+        "pattern ${1:name}\n  by ${2:card_id}\n{\n  seq    ${3:a -> b}  within ${4:10 min}\n"
+        "  where  ${5:a}: ${6:transaction}  $0\n}"
+    ),
+    "test": 'test "${1:fires}" of ${2:pattern} {\n  ${3:c1}: 0 s ${4:transaction}\n  expect matches ${5:1}\n}',
+}
+# The words that may follow in each clause of a pattern. Expressions may stand in `where` and `emit`.
+_IN_EXPRESSIONS = (
+    "and", "or", "not", "in", "between", "is", "null", "like", "matches", "if", "then", "else", "over", "previous",
+    "where", "by", "true", "false",
+)  # fmt: skip
+_BY_CLAUSE = {
+    "seq": ("within", "greedy", "strict", "any", "until", "events"),
+    "where": _IN_EXPRESSIONS,
+    "emit": _IN_EXPRESSIONS,
+    "skip": ("none", "to", "next", "past", "first", "last", "in", "order"),
+    "produce": (),
+    "over": ("all",),
+    "on": ("timeout", "emit"),
+}
+_CLAUSES = ("seq", "where", "skip", "emit", "produce", "over all", "on timeout emit")
+_IN_TEST = ("expect", "match", "matches", "timeout", "none", "on", "at", "todo", "every", "with", "of")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +53,7 @@ class Word:
     text: str
     kind: str
     detail: str = ""
+    snippet: str = ""  # what is inserted, with places to fill as editors write them; "": the text
 
 
 def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
@@ -39,7 +66,7 @@ def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
     if last is not None and last.text == "." and len(tokens) > 1:  # after `x.`
         return _fields_of(checked, tokens, declaration)
     if declaration.word == "":  # outside of all declarations
-        return [Word(word, "keyword") for word in DECLARATIONS]
+        return [Word(word, "keyword", snippet=_SNIPPETS.get(word, "")) for word in DECLARATIONS]
     if declaration.word == "event":
         return [Word(kind, "keyword") for kind in _KINDS]  # the types of fields
     if last is not None and last.text == ":" and declaration.word == "pattern":  # `where x:`, before an event type
@@ -52,17 +79,6 @@ _OF_BOUND = (
     "Of a variable, it looks at the events that are bound so far: in the variable's own condition without the row "
     "under test, which SQL:2016 includes. To include it, write `(sum(x.price) + price) / (count(x) + 1)`."
 )
-_KEYWORDS = {
-    "greedy": (
-        "The loop takes each event that fits it, as long as the loop goes on, and gives none back: `a+ greedy -> b` "
-        "finds nothing where both fit every event, while SQL gives the last event to b. No pattern ends with it."
-    ),
-    "skip": (
-        "Where matching goes on after a match. `skip to first x` skips the events before the first event of `x`. If "
-        "that is the first event of the match, it acts like `skip to next`, where SQL stops with an error. Under "
-        "`in order` without `within` a match waits for an earlier open start, possibly for ever."
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,7 @@ class _Declaration:
     name: str
     pattern: PatternSyntax | None
     types: dict[str, str]  # variable → event type, also while the pattern cannot be parsed
+    words: tuple[str, ...] = ()  # keywords that may follow
 
 
 def _declaration_at_end(checked: Checked, tokens: list[Token]) -> _Declaration:
@@ -96,7 +113,19 @@ def _declaration_at_end(checked: Checked, tokens: list[Token]) -> _Declaration:
     pattern = checked.resolved.patterns.get(name) if word == "pattern" else None
     if pattern is not None:
         types = {w.variable: w.event_type.name for w in pattern.wheres} | types  # the text is newer than `pattern`
-    return _Declaration(word, name, pattern, types)
+    return _Declaration(word, name, pattern, types, _keywords(word, inside))
+
+
+def _keywords(word: str, inside: list[Token]) -> tuple[str, ...]:
+    """Return the keywords that may follow in a declaration with this first word; in a pattern, by its last clause."""
+    if word == "test":
+        return _IN_TEST
+    if word != "pattern":
+        return _IN_EXPRESSIONS
+    if not any(token.text == "{" for token in inside):
+        return ("by", "in")
+    clause = next((t.text for t in reversed(inside) if t.first_on_line and t.text in _BY_CLAUSE), "")
+    return (*_BY_CLAUSE.get(clause, ()), *_CLAUSES)
 
 
 def _fields_of(checked: Checked, tokens: list[Token], declaration: _Declaration) -> list[Word]:
@@ -152,7 +181,7 @@ def _everything(checked: Checked, declaration: _Declaration) -> Iterator[Word]:
     yield from (_event(e) for e in checked.resolved.events.values())
     for name, function in FUNCTIONS.items():
         yield Word(name, "function", function.shown)
-    yield from (Word(word, "keyword") for word in sorted(RESERVED - _NOT_OFFERED))  # but not `true`, `false`, `null`
+    yield from (Word(word, "keyword") for word in declaration.words)
 
 
 def _field(field: Field) -> Word:
@@ -164,8 +193,8 @@ def _event(event: EventType) -> Word:
 
 
 def keyword_meaning(word: str) -> str:
-    """Return the meaning of a keyword whose effect surprises, as Markdown; empty for the others."""
-    return _KEYWORDS.get(word, "")
+    """Return the meaning of a word of the language as Markdown; "" for another word."""
+    return WORDS.get(word, "")
 
 
 def meaning(checked: Checked, named: Named) -> str:

@@ -26,14 +26,14 @@ _SMALL = 8_000  # characters; a text of this size is checked as a whole in a few
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A declaration that begins a line: its first word, its name, and of a test the pattern that it tests.
+    """A declaration that begins a line: its first word, its name, and the pattern that a test tests.
 
     Offsets: `start` of the comment lines before it, `end` of the declaration, `name_start` and `name_end`.
     """
 
     word: str
     name: str
-    of: str
+    tested: str
     start: int
     end: int
     name_start: int
@@ -43,12 +43,18 @@ class Head:
 @lru_cache(4)  # of the texts in which somebody types
 def heads(text: str) -> Sequence[Head]:
     """Return the declarations of a text in their order. Those that do not begin a line are left out."""
-    found = list(_HEAD.finditer(text))
-    ends = [*(match.start() for match in found[1:]), len(text)]
+    matches = list(_HEAD.finditer(text))
+    ends = [*(match.start() for match in matches[1:]), len(text)]
     return tuple(
         Head(match["word"], _unquoted(match["name"] or ""), match["of"] or "", match.start(), end, *match.span("name"))
-        for match, end in zip(found, ends, strict=True)
+        for match, end in zip(matches, ends, strict=False)  # a text without declarations has one end
     )
+
+
+def import_at(text: str, offset: int) -> Head | None:
+    """Return the import whose quotes contain the offset."""
+    imports = (head for head in heads(text) if head.word == "import" and head.name)
+    return next((head for head in imports if head.name_start <= offset <= head.name_end), None)
 
 
 def focused(text: str, offset: int) -> str:

@@ -1,7 +1,8 @@
-"""Every code that a diagnostic can have: its title, the long form that `cep explain CODE` prints, and an example.
+"""Every code that a diagnostic can have, with the long form that `cep explain CODE` prints; the words of the language.
 
 `catalogue.txt` has a line with the code and its title, then the long form, then the indented example: the text, the
-place, the message. Examples of mistakes in files are excerpts of golden files, which a test compares.
+place, the message. Examples of mistakes in files are excerpts of golden files, which a test compares. `words.txt` has a
+line for each word of the language.
 
     CEP1xx syntax    CEP2xx names    CEP3xx types    CEP4xx structure    CEP5xx parameters    CEP6xx tests
     CEP7xx lints     CEP8xx lists
@@ -13,6 +14,8 @@ Tested by: tests/lang/test_diagnostics.py, tests/cli/test_authoring.py
 import re
 from dataclasses import dataclass
 from importlib.resources import files
+
+from cep.lang.functions import FUNCTIONS
 
 _ENTRY = re.compile(r"^(CEP\d{3}) (.*)\n((?:\S.*\n)+)((?: .*\n)+)", re.MULTILINE)
 
@@ -26,13 +29,21 @@ class Entry:
     example: str
 
 
-_TEXT = files("cep.lang.explain").joinpath("catalogue.txt").read_text(encoding="utf-8")
+_FOLDER = files("cep.lang.explain")
+_TEXT = _FOLDER.joinpath("catalogue.txt").read_text(encoding="utf-8")
 CATALOGUE: dict[str, Entry] = {
     code: Entry(title, " ".join(lines.splitlines()), example) for code, title, lines, example in _ENTRY.findall(_TEXT)
 }
+# The meaning of each word of the language, as Markdown of one paragraph.
+WORDS: dict[str, str] = dict(
+    line.split(" | ", 1) for line in _FOLDER.joinpath("words.txt").read_text(encoding="utf-8").splitlines()
+)
 
 
-def explain(code: str) -> str | None:
-    """Return title and explanation of a code, None for an unknown code."""
-    entry = CATALOGUE.get(code.upper())
-    return None if entry is None else f"{code.upper()}: {entry.title}\n\n{entry.explanation}\n"
+def explain(name: str) -> str | None:
+    """Return title and explanation of a code, or the meaning of a word or function; None for an unknown name."""
+    entry, function = CATALOGUE.get(name.upper()), FUNCTIONS.get(name)
+    if entry is not None:
+        return f"{name.upper()}: {entry.title}\n\n{entry.explanation}\n"
+    texts = [*([function.shown] if function else []), *([WORDS[name]] if name in WORDS else [])]
+    return f"{name}\n\n{chr(10).join(texts)}\n" if texts else None
