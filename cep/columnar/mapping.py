@@ -38,7 +38,9 @@ _SIGNS = {"tab": "\t", "space": " ", "\\t": "\t", "none": ""}
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """The signs and encoding of a CSV file, "" if its content decides. Numbers in JSON texts have such signs, too."""
+    """The signs and encoding of a CSV file, "" if its content decides. Numbers in JSON texts have such signs, too.
+
+    `quote` has a backslash as its second sign if a quote of a text is written after a backslash, not doubled."""
 
     delimiter: str = ""
     quote: str = ""
@@ -54,7 +56,8 @@ def form_of_flags(delimiter: str, quote: str, encoding: str, decimal: str, thous
     """Check the signs and the encoding of CSV files, as flags and settings give them. Raises: UsageError."""
     signs = {"delimiter": delimiter, "quote": quote, "decimal": decimal, "thousands": thousands}
     signs = {name: _SIGNS.get(sign, sign) for name, sign in signs.items()}
-    for name, sign in signs.items():
+    for name, written in signs.items():
+        sign = written[0] if name == "quote" and written[1:] == "\\" else written
         if len(sign) > 1 or sign.isdigit() or sign in ("\n", "\r"):
             raise UsageError(f"--{name} is one sign such as `;`, or tab, not {sign!r}")
     if signs["decimal"] not in ("", ".", ","):

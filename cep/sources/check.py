@@ -64,7 +64,7 @@ def _tables_at(
             table = open_table(file, path, kind, mapping.file)
             file_mapping = table.mapping(schema, mapping)
             yield file, table.names, table.first_rows() if file_number > 0 else ()
-        if table.csv is not None and (form := shown_form(file_mapping.file)):
+        if table.csv is not None and (form := shown_form(file_mapping.file, table.csv.lines_before)):
             forms.setdefault(form, []).append(file)
 
 

@@ -10,23 +10,30 @@ Tested by: tests/sources/test_csv_form.py
 
 import codecs
 import csv
-import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
-from cep.base.errors import InputError
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pcsv
+
+from cep.base.errors import InputError, UnreadableError
 from cep.columnar.convert import AmbiguousError, guess_number_form
 from cep.columnar.mapping import FileForm
+from cep.kernels.text.csv_records import EMPTY, FIELDS, OPEN_STATES, WHOLE
+from cep.sources.csv_records import CsvBlock, CsvCutter, Utf8Text, cut, lines_count, plain_records
 from cep.sources.inputs import UnpackedFile
+from cep.sources.json_lines import Readable
 
 LOOK_BYTES = 1 << 18
 _DELIMITERS = ",;\t|"
 _RECORDS = 200
+_LINES_BEFORE_MAX = 100  # the names, as a title and notes
+_HEADER_BYTES_MAX = 100_000  # of a record that is looked at
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)  # Excel writes it before the names
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _NAMES = {"\t": "tab", " ": "blank", "\u00a0": "blank", "\u202f": "blank"}
@@ -39,15 +46,16 @@ class CsvFile:
     """A CSV file and the results of its inspection.
 
     `form` has its delimiter, quote and encoding; the decimal and thousands signs come from `with_numbers`. `names` are
-    the unique names of its columns. `records` are the first records, after `lines_before` lines of the file.
+    the unique names of its columns, after `lines_before` lines such as a title. `records` are the first records. The
+    records begin after `begin_bytes` of the file in UTF-8.
     """
 
     path: Path
     form: FileForm
     names: tuple[str, ...]
-    lines_before: int
+    begin_bytes: int
     records: tuple[Sequence[str], ...]
-    is_empty: bool
+    lines_before: int = 0
 
     def with_numbers(self, names: Iterable[str]) -> FileForm:
         """Return the form (delimiter, quote, …) with the decimal and thousands signs that the numbers of these columns
@@ -72,31 +80,131 @@ def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
     columns. Raises: OSError, InputError, UnreadableError."""
     with UnpackedFile(path, root) as file:
         begin = file.read(LOOK_BYTES)
-    encoding = form.encoding or _encoding(path, begin)
+    encoding = form.encoding or _encoding(begin)
     try:
         text = codecs.getincrementaldecoder("utf-8-sig" if encoding == "utf-8" else encoding)().decode(begin)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} cannot be read as {encoding}: {error.reason}; say --encoding") from error
-    is_whole = len(begin) < LOOK_BYTES  # there is nothing after the beginning
+    content, is_whole = text.encode("utf-8", "surrogatepass"), len(begin) < LOOK_BYTES
+    if is_whole and not content.endswith((b"\n", b"\r")):
+        content += b"\n"  # nothing comes after the beginning, so its last line is a record
     separator_line = _SEPARATOR_LINE.fullmatch(text.partition("\n")[0].strip())  # such as `sep=;`, before the names
     quote = form.quote or _quote(text)
-    delimiter = form.delimiter or (separator_line[1] if separator_line else _delimiter(text, quote))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quotechar=quote)
-    names: tuple[str, ...] = ()
-    lines_before, records = 0, list[Sequence[str]]()
-    try:
-        for row in reader:
-            if not names and row and not (separator_line and reader.line_num == 1):
-                names, lines_before = unique_names(row), reader.line_num
-            elif names and row and len(records) < _RECORDS:
-                records.append(row)
-    except csv.Error as error:
-        raise InputError(f"{path} cannot be read as CSV: {error}; say --delimiter, --quote or --encoding") from error
-    is_empty = is_whole and not records
-    if records and not is_whole and len(records) < _RECORDS:
-        records.pop()  # the beginning may end inside of it
+    delimiter = form.delimiter or (separator_line[1] if separator_line else _delimiter(content, quote))
     complete_form = replace(form, delimiter=delimiter, quote=quote, encoding=encoding)
-    return CsvFile(path, complete_form, names, lines_before, tuple(records), is_empty)
+    if not form.quote:
+        complete_form = _with_escape(content, complete_form)
+    try:
+        rows = _first_rows(content, complete_form)
+    except InputError as error:
+        raise InputError(f"{path} cannot be read as CSV: {error}") from None
+    rows = rows[1:] if separator_line else rows
+    if not rows:
+        return CsvFile(path, complete_form, (), 0, ())
+    header = header_row([len(row.fields) for row in rows], [row.fields for row in rows])
+    names = rows[header]
+    if names.fault not in (WHOLE, FIELDS):
+        raise InputError(
+            f"{path} cannot be read as CSV: the line with the names of its columns has a zero byte, or quotes that do "
+            "not fit together; correct it, or say --delimiter, --quote or --encoding"
+        )
+    records = [row.fields for row in rows[header + 1 :] if row.fault == WHOLE and len(row.fields) == len(names.fields)]
+    mark_bytes = len(codecs.BOM_UTF8) if encoding == "utf-8" and begin.startswith(codecs.BOM_UTF8) else 0
+    return CsvFile(
+        path, complete_form, unique_names(names.fields), names.end + mark_bytes, tuple(records[:_RECORDS]),
+        lines_before=lines_count(content[: names.begin]) if header else 0,
+    )  # fmt: skip
+
+
+@contextmanager
+def opened_csv(file: CsvFile, root: Path | None) -> Iterator[CsvCutter]:
+    """Open the records of a file. Raises: OSError, UnreadableError, UnicodeDecodeError."""
+    with UnpackedFile(file.path, root) as unpacked:
+        is_utf8 = file.form.encoding == "utf-8"
+        text: Readable = unpacked if is_utf8 else Utf8Text(unpacked, file.form.encoding)
+        yield CsvCutter(text, file.form, len(file.names), file.begin_bytes)
+
+
+def texts_of(file: CsvFile, block: CsvBlock, columns: Sequence[str]) -> pa.RecordBatch:
+    """Return columns of a block of records, as texts; null for an empty text. Raises: UnreadableError if Arrow reads
+    another number of records."""
+    parse = pcsv.ParseOptions(delimiter=file.form.delimiter, quote_char=file.form.quote[0], newlines_in_values=True)
+    # Texts are checked where they are decoded, so that a bad one costs its record alone.
+    convert = pcsv.ConvertOptions(
+        column_types=dict.fromkeys(file.names, pa.string()), strings_can_be_null=True, null_values=[""],
+        include_columns=list(columns), check_utf8=False,
+    )  # fmt: skip
+    read = pcsv.ReadOptions(use_threads=False, column_names=file.names, block_size=len(block.content) + 1)
+    table = pcsv.read_csv(pa.BufferReader(block.content), read, parse, convert)
+    if table.num_rows != block.count:
+        raise UnreadableError(
+            f"{file.path}: {block.count} records were found and {table.num_rows} were read; say --quote and --delimiter"
+        )
+    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+    return batches[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A record of the beginning of a file: its place, what it is, and its fields."""
+
+    begin: int
+    end: int
+    fault: int
+    fields: list[str]
+
+
+def _first_rows(content: bytes, form: FileForm) -> list[_Row]:
+    """Return the first records of a file without empty lines. Raises: InputError."""
+    found = cut(content, form)
+    rows, begin = list[_Row](), 0
+    for end, fault in zip(found.ends.tolist(), found.faults.tolist(), strict=True):
+        if fault != EMPTY and end - begin < _HEADER_BYTES_MAX:
+            text = plain_records(content[begin:end], form).decode("utf-8", "replace")
+            fields = next(csv.reader([text], delimiter=form.delimiter, quotechar=form.quote[0]), [])
+            rows.append(_Row(begin, end, fault, fields))
+        begin = end
+        if len(rows) > _RECORDS + _LINES_BEFORE_MAX:
+            break
+    return rows
+
+
+def header_row(lengths: Sequence[int], rows: Sequence[Sequence[str]]) -> int:
+    """Return which row has the names: the first one, or, after a title and notes of fewer fields, the first row of as
+    many fields as most rows after it have, if each of its fields can be a name."""
+    first = sum(1 for field in rows[0] if field.strip())
+    usual = Counter(lengths[1:]).most_common(1)[0][0] if len(lengths) > 2 else 0
+    has_names = first * 2 > usual if lengths[0] == usual else lengths[0] > 1 and usual - lengths[0] < 2
+    if usual < 2 or lengths[0] > usual or has_names:
+        return 0
+    for number, row in enumerate(rows[: _LINES_BEFORE_MAX + 1]):
+        if number and lengths[number] == usual and _are_names(row):
+            after = lengths[number + 1 :]
+            return number if after and after.count(usual) * 2 >= len(after) else 0
+    return 0
+
+
+def _are_names(fields: Sequence[str]) -> bool:
+    names = [field.strip() for field in fields]
+    return len(set(names)) == len(names) and all(name and (name[0].isalpha() or name[0] == "_") for name in names)
+
+
+def _with_escape(content: bytes, form: FileForm) -> FileForm:
+    """Return the form in which a backslash stands before a quote of a text, if fewer records are damaged by it."""
+    if f"\\{form.quote}".encode() not in content:
+        return form
+    escaped = replace(form, quote=form.quote + "\\")
+    return escaped if _damage(content, escaped) < _damage(content, form) else form
+
+
+def _damage(content: bytes, form: FileForm) -> int:
+    """Return the number of records that are damaged, or of another number of fields than most."""
+    found = cut(content, form)
+    lengths = found.fields[found.faults == WHOLE]
+    columns = int(np.bincount(lengths).argmax()) if len(lengths) else 0
+    is_right = (found.faults == WHOLE) & (found.fields == columns)
+    is_open = found.state in OPEN_STATES
+    return int(np.count_nonzero(~is_right & (found.faults != EMPTY))) + is_open
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -110,13 +218,16 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(unique)
 
 
-def shown_form(form: FileForm) -> str:
-    """Describe the unusual delimiters, quotes, number signs and encoding of a CSV file; "" if all are usual."""
-    parts = []
+def shown_form(form: FileForm, lines_before: int = 0) -> str:
+    """Describe the unusual delimiters, quotes, number signs and encoding of a CSV file, and the lines before the names
+    of its columns; "" if all are usual."""
+    parts = [f"{lines_before} lines before the names are left out"] if lines_before else []
     if form.delimiter != ",":
         parts.append(f"{_shown(form.delimiter)} between fields")
-    if form.quote != '"':
-        parts.append(f"{_shown(form.quote)} around texts")
+    if form.quote[0] != '"':
+        parts.append(f"{_shown(form.quote[0])} around texts")
+    if len(form.quote) > 1:
+        parts.append("a backslash before quotes")
     if form.decimal:
         thousands = f" and {_shown(form.thousands)} for thousands" if form.thousands else ""
         parts.append(f"{_shown(form.decimal)} as decimal sign{thousands}")
@@ -129,16 +240,15 @@ def _shown(sign: str) -> str:
     return _NAMES.get(sign, f"`{sign}`")
 
 
-def _encoding(path: Path, begin: bytes) -> str:
+def _encoding(begin: bytes) -> str:
     """Guess the encoding of a file from its first bytes: a byte order mark, zero bytes, or bytes that are not UTF-8."""
     for mark, name in _MARKS.items():
         if begin.startswith(mark):
             return name
     if b"\0" in begin:
         even, odd = begin[0::2].count(0), begin[1::2].count(0)  # zero bytes at even and at odd places
-        if max(even, odd) * 4 < len(begin):  # in UTF-16, nearly every other byte of a Latin text is zero
-            raise InputError(f"{path} cannot be read as CSV: it holds zero bytes, so it is not a text")
-        return "utf-16-le" if odd > even else "utf-16-be"
+        if max(even, odd) * 4 >= len(begin):  # in UTF-16, nearly every other byte of a Latin text is zero
+            return "utf-16-le" if odd > even else "utf-16-be"
     for name in ("utf-8", "cp1252"):
         with suppress(UnicodeDecodeError):
             codecs.getincrementaldecoder(name)().decode(begin)
@@ -154,19 +264,16 @@ def _quote(text: str) -> str:
     return "'" if len(fields) > text.count("\n") // 2 and fields else '"'
 
 
-def _delimiter(text: str, quote: str) -> str:
+def _delimiter(content: bytes, quote: str) -> str:
     """Choose the delimiter that gives the most fields per line, with the same number on nearly every line."""
-    best, best_score = ",", (0.0, 1)  # a score: the share of rows with as many fields as the first row; their number
+    best, best_score = ",", (0.0, 1)  # a score: the share of rows with as many fields as the names; their number
     for sign in _DELIMITERS:
-        rows = csv.reader(io.StringIO(text, newline=""), delimiter=sign, quotechar=quote)
-        try:
-            lengths = [len(row) for row in islice(filter(None, rows), _RECORDS + 1)]
-        except csv.Error:
-            continue
-        if 2 < len(lengths) <= _RECORDS:
-            lengths.pop()  # the last row of the text, which is the beginning of a file and may end inside of a row
+        rows = _first_rows(content, FileForm(delimiter=sign, quote=quote))
+        lengths = [len(row.fields) for row in rows]
+        lengths = lengths[header_row(lengths, [row.fields for row in rows]) :] if rows else []
         if not lengths or lengths[0] < 2:
             continue
+        lengths = lengths[: _RECORDS + 1]
         score = (round(lengths.count(lengths[0]) / len(lengths), 1), lengths[0])
         if score > best_score:
             best, best_score = sign, score

@@ -18,12 +18,10 @@ Tested by: tests/sources/test_tables.py, tests/api/test_forms.py, tests/sources/
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate, count
-from operator import itemgetter
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pcsv
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.json as pj
@@ -46,15 +43,13 @@ from cep.columnar.mapping import NUMBER_KINDS, PLAIN, ROW_NUMBER, FieldMapping, 
 from cep.columnar.parse_json import parse_json
 from cep.columnar.shown import RowTexts
 from cep.columnar.strays import NO_STRAYS
-from cep.sources.csv_form import CsvFile, open_csv
-from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json, packed_stream
+from cep.sources.csv_form import CsvFile, open_csv, opened_csv, texts_of
+from cep.sources.inputs import confining_root, files_of, folder_values, kind_of, opened_json
 from cep.sources.json_lines import READ_BYTES, LineCutter, json_value, json_values, whole_lines
 from cep.sources.parquet import opened_parquet, read_batches
 
 # From the types of columns to a filter of rows, None for all rows.
 Where = Callable[[pa.Schema], ds.Expression | None]
-_UNREADABLE = "unreadable"
-_SHOWN_CHARS = 2_000
 _FIRST_ROWS = 20
 _ROWS = 131_072  # read at once, by default
 _NO_FIELDS = Schema(())
@@ -218,45 +213,20 @@ def _csv_batches(
     file: CsvFile, columns: list[str], root: Path | None
 ) -> Iterator[tuple[pa.RecordBatch, tuple[Poison, ...]]]:
     """Yield the records of a CSV file as texts, in batches, each with the bad lines before its last record: the same
-    ones in every reading. A batch without records has the bad lines found until then."""
-    if file.is_empty:
-        return
-    bad_lines: list[tuple[int, Poison]] = []  # each with the number of records before it
-    bad_lines_before = count()
-
-    def set_aside(row: pcsv.InvalidRow) -> str:
-        reason = f"the line has {row.actual_columns} fields, and the file has {row.expected_columns} columns"
-        records_before = row.number - 1 - file.lines_before - next(bad_lines_before)
-        bad_lines.append((records_before, Poison(_UNREADABLE, reason, row.text[:_SHOWN_CHARS])))
-        return "skip"
-
-    form = file.form
-    read = pcsv.ReadOptions(
-        use_threads=False,  # with threads, no bad line knows its number
-        column_names=file.names, skip_rows=file.lines_before, encoding=form.encoding,
-    )  # fmt: skip
-    parse = pcsv.ParseOptions(
-        delimiter=form.delimiter, quote_char=form.quote, newlines_in_values=True, invalid_row_handler=set_aside
-    )
-    # Texts are checked where they are decoded, so that a bad one costs its record alone.
-    convert = pcsv.ConvertOptions(
-        column_types=dict.fromkeys(file.names, pa.string()), strings_can_be_null=True, null_values=[""],
-        include_columns=columns or file.names[:1], check_utf8=False,  # without any column, rows are not counted
-    )  # fmt: skip
-    with (
-        packed_stream(file.path, root) as source,
-        pcsv.open_csv(source, read, parse, convert) as reader,
-    ):
-        end = 0
-        for batch in reader:
-            end += batch.num_rows
-            # Lines are found ahead of the batches, some of them sooner or later in another reading.
-            own = bisect_left(bad_lines, end, key=itemgetter(0)) if batch.num_rows else len(bad_lines)
-            yield batch, tuple(line for _, line in bad_lines[:own])
-            del bad_lines[:own]
+    ones in every reading. A batch without records has the bad lines at the end of the file."""
+    bad_lines: list[Poison] = []
+    with opened_csv(file, root) as cutter:
+        for block in cutter.blocks():
+            if block.count == 0:
+                bad_lines += [line for _, line in block.rejected]
+                continue
+            own = [line for records_before, line in block.rejected if records_before < block.count]
+            batch = texts_of(file, block, columns or file.names[:1])
+            yield batch, (*bad_lines, *own)  # without any column, rows are not counted
+            bad_lines = [line for records_before, line in block.rejected if records_before == block.count]
     if bad_lines:  # after the last batch
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, pa.string()) for _ in columns], columns)
-        yield no_rows, tuple(line for _, line in bad_lines)
+        yield no_rows, tuple(bad_lines)
 
 
 def read_json_table(path: Path, root: Path | None = None, parse: pj.ParseOptions | None = None) -> pa.Table:
