@@ -24,7 +24,7 @@ import pyarrow.csv as pcsv
 from cep.base.errors import InputError, UnreadableError
 from cep.columnar.convert import AmbiguousError, guess_number_form
 from cep.columnar.mapping import FileForm
-from cep.kernels.text.csv_records import EMPTY, FIELDS, OPEN_STATES, WHOLE
+from cep.kernels.text.csv_records import EMPTY, FIELDS, OPEN_STATES, WHOLE, ZERO_BYTE
 from cep.sources.csv_records import CsvBlock, CsvCutter, Utf8Text, cut, lines_count, plain_records
 from cep.sources.inputs import UnpackedFile
 from cep.sources.json_lines import Readable
@@ -103,10 +103,13 @@ def open_csv(path: Path, form: FileForm, root: Path | None = None) -> CsvFile:
         return CsvFile(path, complete_form, (), 0, ())
     header = header_row([len(row.fields) for row in rows], [row.fields for row in rows])
     names = rows[header]
+    faults = {row.fault for row in rows[header + 1 :]}
+    if names.fault == ZERO_BYTE or (ZERO_BYTE in faults and WHOLE not in faults):
+        raise InputError(f"{path} cannot be read as CSV: it holds zero bytes, so it is not a text")
     if names.fault not in (WHOLE, FIELDS):
         raise InputError(
-            f"{path} cannot be read as CSV: the line with the names of its columns has a zero byte, or quotes that do "
-            "not fit together; correct it, or say --delimiter, --quote or --encoding"
+            f"{path} cannot be read as CSV: the line with the names of its columns has quotes that do not fit "
+            "together; correct it, or say --delimiter, --quote or --encoding"
         )
     records = [row.fields for row in rows[header + 1 :] if row.fault == WHOLE and len(row.fields) == len(names.fields)]
     mark_bytes = len(codecs.BOM_UTF8) if encoding == "utf-8" and begin.startswith(codecs.BOM_UTF8) else 0
@@ -156,9 +159,9 @@ class _Row:
 
 def _first_rows(content: bytes, form: FileForm) -> list[_Row]:
     """Return the first records of a file without empty lines. Raises: InputError."""
-    found = cut(content, form)
+    parts = cut(content, form)
     rows, begin = list[_Row](), 0
-    for end, fault in zip(found.ends.tolist(), found.faults.tolist(), strict=True):
+    for end, fault in zip(parts.ends.tolist(), parts.faults.tolist(), strict=True):
         if fault != EMPTY and end - begin < _HEADER_BYTES_MAX:
             text = plain_records(content[begin:end], form).decode("utf-8", "replace")
             fields = next(csv.reader([text], delimiter=form.delimiter, quotechar=form.quote[0]), [])
@@ -199,12 +202,12 @@ def _with_escape(content: bytes, form: FileForm) -> FileForm:
 
 def _damage(content: bytes, form: FileForm) -> int:
     """Return the number of records that are damaged, or of another number of fields than most."""
-    found = cut(content, form)
-    lengths = found.fields[found.faults == WHOLE]
+    parts = cut(content, form)
+    lengths = parts.fields[parts.faults == WHOLE]
     columns = int(np.bincount(lengths).argmax()) if len(lengths) else 0
-    is_right = (found.faults == WHOLE) & (found.fields == columns)
-    is_open = found.state in OPEN_STATES
-    return int(np.count_nonzero(~is_right & (found.faults != EMPTY))) + is_open
+    is_right = (parts.faults == WHOLE) & (parts.fields == columns)
+    is_open = parts.place in OPEN_STATES
+    return int(np.count_nonzero(~is_right & (parts.faults != EMPTY))) + is_open
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -56,23 +56,23 @@ class CsvBlock:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The records of some bytes: the end of each, what it is, and its number of fields. `state`: where in a record the
+    """The records of some bytes: the end of each, what it is, and its number of fields. `place`: where in a record the
     bytes end."""
 
     ends: np.ndarray
     faults: np.ndarray
     fields: np.ndarray
-    state: int
+    place: int
 
 
-def cut(content: bytes, form: FileForm, columns: int = 0, state: int = BEGIN) -> Cut:
+def cut(content: bytes, form: FileForm, columns: int = 0, place: int = BEGIN) -> Cut:
     """Find the records of bytes in UTF-8. Raises: InputError for a sign that takes several bytes."""
     for sign in (form.delimiter, *form.quote):
         if not sign.isascii():
             raise InputError(f"the sign {sign!r} of a CSV file is not ASCII; write the file with another one")
     escape = ord(form.quote[1]) if len(form.quote) > 1 else -1
     data = np.frombuffer(content, np.uint8)
-    return Cut(*cut_records(data, ord(form.delimiter), ord(form.quote[0]), escape, columns, state))
+    return Cut(*cut_records(data, ord(form.delimiter), ord(form.quote[0]), escape, columns, place))
 
 
 def plain_records(content: bytes, form: FileForm) -> bytes:
@@ -121,12 +121,12 @@ class CsvCutter:
             if block.endswith(b"\r"):
                 block += self._file.read(1)  # one line end may be of two bytes
             content, self._begun = self._begun + block, b""
-            found = cut(content, self._form, self._columns)
-            end = int(found.ends[-1]) if len(found.ends) else 0
-            yield self._block(content[:end], found)
+            parts = cut(content, self._form, self._columns)
+            end = int(parts.ends[-1]) if len(parts.ends) else 0
+            yield self._block(content[:end], parts)
             self._begun = content[end:]
             if len(self._begun) > RECORD_BYTES_MAX:
-                yield self._too_long(found.state)
+                yield self._too_long(parts.place)
         if self._begun:
             yield self._last()
 
@@ -137,24 +137,24 @@ class CsvCutter:
         self._line += lines_count(self._begun[:size])
         self._begun = self._begun[size:]
 
-    def _block(self, content: bytes, found: Cut) -> CsvBlock:
+    def _block(self, content: bytes, parts: Cut) -> CsvBlock:
         """Separate whole records from rejected ones."""
-        faults, ends = found.faults, found.ends
+        faults, ends = parts.faults, parts.ends
         bad_rows = np.flatnonzero((faults != WHOLE) & (faults != EMPTY))
         whole_before = np.cumsum(faults == WHOLE)
-        rejected, kept, begin = list[tuple[int, Poison]](), list[bytes](), 0
+        rejected, pieces, begin = list[tuple[int, Poison]](), list[bytes](), 0
         lines, counted = self._line, 0
         for row in bad_rows.tolist():
             start, end = int(ends[row - 1]) if row else 0, int(ends[row])
             lines, counted = lines + lines_count(content[counted:start]), start
-            reason = self._reason(int(faults[row]), int(found.fields[row]))
+            reason = self._reason(int(faults[row]), int(parts.fields[row]))
             record = content[start:end]
             place = _place(lines, lines_count(record))
             rejected.append((int(whole_before[row]), _poison(f"{place} {reason}", record)))
-            kept.append(content[begin:start])
+            pieces.append(content[begin:start])
             begin = end
         self._line = lines + lines_count(content[counted:])
-        whole = b"".join((*kept, content[begin:])) if kept else content
+        whole = b"".join((*pieces, content[begin:])) if pieces else content
         count = int(whole_before[-1]) if len(whole_before) else 0
         return CsvBlock(plain_records(whole, self._form), count, tuple(rejected))
 
@@ -165,27 +165,27 @@ class CsvCutter:
 
     def _last(self) -> CsvBlock:
         """Return the last record, which has no line end, or a quote that never closes."""
-        found = cut(self._begun, self._form, self._columns)
-        if found.state in OPEN_STATES:
+        parts = cut(self._begun, self._form, self._columns)
+        if parts.place in OPEN_STATES:
             return self._open_quote(self._begun, lines_count(self._begun), self._begun)
         content = self._begun + b"\n"
         return self._block(content, cut(content, self._form, self._columns))
 
-    def _too_long(self, state: int) -> CsvBlock:
+    def _too_long(self, place: int) -> CsvBlock:
         """Pass over a record that is longer than the limit, up to its end."""
         begun = last = self._begun
         lines, self._begun = lines_count(begun), b""
         while block := self._file.read(_BLOCK_BYTES):
-            found = cut(block, self._form, 0, state)
-            if len(found.ends):
-                end = int(found.ends[0])
+            parts = cut(block, self._form, 0, place)
+            if len(parts.ends):
+                end = int(parts.ends[0])
                 self._begun = block[end:]
                 lines += lines_count(block[:end])
                 reason = f"{_place(self._line, lines)} is longer than {RECORD_BYTES_MAX} bytes"
                 self._line += lines
                 return CsvBlock(b"", 0, ((0, _poison(reason, begun)),))
-            lines, state, last = lines + lines_count(block), found.state, block
-        if state in OPEN_STATES:
+            lines, place, last = lines + lines_count(block), parts.place, block
+        if place in OPEN_STATES:
             return self._open_quote(begun, lines, last)
         reason = f"line {self._line} is longer than {RECORD_BYTES_MAX} bytes"
         return CsvBlock(b"", 0, ((0, _poison(reason, begun)),))

@@ -56,11 +56,11 @@ def read_live(path: Path) -> tuple[Rows, Rejected]:
 
 
 def lines_of(reason: str) -> tuple[int, int]:
-    found = _LINES.search(reason)
-    assert found is not None, reason
+    match = _LINES.search(reason)
+    assert match is not None, reason
     if covers := _COVERS.search(reason):
-        return int(found[1]), int(found[1]) + int(covers[1]) - 1
-    return (int(found[1]), int(found[1])) if found[1] else (int(found[2]), int(found[3]))
+        return int(match[1]), int(match[1]) + int(covers[1]) - 1
+    return (int(match[1]), int(match[1])) if match[1] else (int(match[2]), int(match[3]))
 
 
 def expected_rows(text: str) -> list[tuple[int, list[str]]]:
@@ -112,8 +112,8 @@ def differences(seed: int, folder: Path) -> str:
     if len(open_table(path, path, "csv", FileForm()).csv.form.quote) > 1:  # type: ignore[union-attr]
         return "" if is_damaged else f"read {read}\nnot {rows}"  # csv has another rule for other signs after it
     covered = {line for first, last in rejected for line in range(first, last + 1)}
-    kept = [row for line, row in expected_rows(text) if line not in covered]
-    return "" if read == kept and (is_damaged or not rejected) else f"read {read}\nnot {kept}"
+    others = [row for line, row in expected_rows(text) if line not in covered]
+    return "" if read == others and (is_damaged or not rejected) else f"read {read}\nnot {others}"
 
 
 @pytest.mark.parametrize("seed", seeds(40))
@@ -211,9 +211,9 @@ def main(count: int) -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1_000_000, 1_000_000 + count):
-            if found := differences(seed, Path(folder)):
+            if match := differences(seed, Path(folder)):
                 wrong += 1
-                print(seed, found)
+                print(seed, match)
             (Path(folder) / f"{seed}.csv").unlink(missing_ok=True)
     print(f"{count} files, {wrong} wrong")
     return wrong

@@ -21,12 +21,12 @@ _LINE_END, _RETURN, _SPACE, _BACKSLASH = 10, 13, 32, 92
 
 @kernel
 def cut_records(
-    data: UInt8, delimiter: int, quote: int, escape: int, columns: int, state: int
+    data: UInt8, delimiter: int, quote: int, escape: int, columns: int, place: int
 ) -> tuple[Int64, UInt8, Int32, int]:
-    """Return the end of each record of uint8[N], what it is (WHOLE, …), its number of fields, and the place (`state`)
+    """Return the end of each record of uint8[N], what it is (WHOLE, …), its number of fields, and the place (`place`)
     in a record at the end of the bytes.
 
-    `state` is the place at their begin: BEGIN, or the returned one of the bytes before. `escape`: 92 if a backslash
+    `place` is the place at their begin: BEGIN, or the returned one of the bytes before. `escape`: 92 if a backslash
     in a quoted field belongs to the next sign, otherwise -1. `columns`: the right number of fields, or 0 for any.
     """
     count = 0
@@ -41,51 +41,51 @@ def cut_records(
         k += 1
         if byte == 0:
             fault = ZERO_BYTE
-        if state == _QUOTED:
+        if place == _QUOTED:
             if byte == quote:
-                state = _CLOSED
+                place = _CLOSED
                 is_suspect = is_suspect or (k > 1 and data[k - 2] == _BACKSLASH)
             elif byte == escape:
-                state = _ESCAPED
+                place = _ESCAPED
             elif byte == _LINE_END or byte == _RETURN:
                 is_suspect = True
             continue
-        if state == _ESCAPED:
-            state = _QUOTED
+        if place == _ESCAPED:
+            place = _QUOTED
             continue
         if byte == _LINE_END or byte == _RETURN:
             if byte == _RETURN and k < size and data[k] == _LINE_END:
                 k += 1
             if fault == WHOLE and is_stray and is_suspect:
                 fault = STRAY_QUOTE
-            if fault == WHOLE and state == _BEGIN:
+            if fault == WHOLE and place == _BEGIN:
                 fault = EMPTY
             if fault == WHOLE and columns > 0 and fields_count != columns:
                 fault = FIELDS
             ends[records], faults[records], fields[records] = k, fault, fields_count
             records += 1
-            state, fields_count, fault = _BEGIN, 1, WHOLE
+            place, fields_count, fault = _BEGIN, 1, WHOLE
             is_stray = is_suspect = False
         elif byte == delimiter:
-            state = _FIELD
+            place = _FIELD
             fields_count += 1
         elif byte == quote:
-            if state == _PLAIN:
+            if place == _PLAIN:
                 is_stray = True
-            elif state == _CLOSED_BLANK:
+            elif place == _CLOSED_BLANK:
                 fault = TEXT_AFTER_QUOTE
-                state = _PLAIN
+                place = _PLAIN
             else:  # a field begins, or a doubled quote
-                state = _QUOTED
-        elif state == _CLOSED or state == _CLOSED_BLANK:
+                place = _QUOTED
+        elif place == _CLOSED or place == _CLOSED_BLANK:
             if byte == _SPACE:
-                state = _CLOSED_BLANK
+                place = _CLOSED_BLANK
             else:
                 fault = TEXT_AFTER_QUOTE
-                state = _PLAIN
+                place = _PLAIN
         else:
-            state = _PLAIN
-    return ends[:records], faults[:records], fields[:records], state
+            place = _PLAIN
+    return ends[:records], faults[:records], fields[:records], place
 
 
 @kernel
