@@ -131,7 +131,9 @@ def opened_csv(file: CsvFile, root: Path | None) -> Iterator[CsvCutter]:
 def texts_of(file: CsvFile, block: CsvBlock, columns: Sequence[str]) -> pa.RecordBatch:
     """Return columns of a block of records, as texts; null for an empty text. Raises: UnreadableError if Arrow reads
     another number of records."""
-    parse = pcsv.ParseOptions(delimiter=file.form.delimiter, quote_char=file.form.quote[0], newlines_in_values=True)
+    parse = pcsv.ParseOptions(
+        delimiter=file.form.delimiter, quote_char=file.form.quote[0], newlines_in_values=block.has_lines
+    )
     # Texts are checked where they are decoded, so that a bad one costs its record alone.
     convert = pcsv.ConvertOptions(
         column_types=dict.fromkeys(file.names, pa.string()), strings_can_be_null=True, null_values=[""],

@@ -47,11 +47,12 @@ _REASONS = {
 @dataclass(frozen=True, slots=True)
 class CsvBlock:
     """Whole records as bytes, without escapes; their number; and the rejected ones, each with the number of whole
-    records of this block before it."""
+    records of this block before it. `has_lines`: a text may have line ends."""
 
     content: bytes
     count: int
     rejected: tuple[tuple[int, Poison], ...]
+    has_lines: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +154,11 @@ class CsvCutter:
             rejected.append((int(whole_before[row]), _poison(f"{place} {reason}", record)))
             pieces.append(content[begin:start])
             begin = end
-        self._line = lines + lines_count(content[counted:])
+        first_line, self._line = self._line, lines + lines_count(content[counted:] if counted else content)
         whole = b"".join((*pieces, content[begin:])) if pieces else content
         count = int(whole_before[-1]) if len(whole_before) else 0
-        return CsvBlock(plain_records(whole, self._form), count, tuple(rejected))
+        has_lines = self._line - first_line != len(ends)
+        return CsvBlock(plain_records(whole, self._form), count, tuple(rejected), has_lines)
 
     def _reason(self, fault: int, fields: int) -> str:
         if fault == FIELDS:

@@ -36,7 +36,16 @@ def cut_records(
     records, fields_count, fault = 0, 1, WHOLE
     is_stray = is_suspect = False  # a quote in a plain field; a quoted field of several lines, or with \" at its end
     k, size = 0, data.shape[0]
+    is_sign = np.zeros(256, np.bool_)  # the bytes that matter inside of a field
+    is_sign[0] = is_sign[_LINE_END] = is_sign[_RETURN] = is_sign[delimiter] = is_sign[quote] = True
+    if escape >= 0:
+        is_sign[escape] = True
     while k < size:
+        if place == _PLAIN or place == _QUOTED:
+            while k < size and not is_sign[data[k]]:
+                k += 1
+            if k == size:
+                break
         byte = data[k]
         k += 1
         if byte == 0:
