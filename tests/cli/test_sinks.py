@@ -260,8 +260,8 @@ ALERT_BYTES_MAX = 200  # of a topic that takes no alert
 def killed(process: subprocess.Popen[bytes]) -> bytes:
     """Kill a job and all its processes without notice; return what it has said."""
     os.killpg(process.pid, signal.SIGKILL)
-    _, said = process.communicate(timeout=WAIT_S)
-    return said
+    _, log = process.communicate(timeout=WAIT_S)
+    return log
 
 
 def value(port: int, name: str, sink: str) -> float:
@@ -318,21 +318,23 @@ def test_sinks_that_hang_or_refuse_delay_no_other(real_broker: RealKafka, tmp_pa
         assert f'cep_sink_up{{{address},reason="too_large",sink="kafka:{small}"}} 0.0' in up
         assert any(f'sink="{broken[0]}"}} 0.0' in line for line in up)
         assert all(any(f'reason="",sink="{name}"}} 1.0' in line for line in up) for name in healthy)
-        said = killed(process).decode()
-        assert any(small in line and real_broker.address in line for line in said.splitlines() if "unhealthy" in line)
+        log_text = killed(process).decode()
+        assert any(
+            small in line and real_broker.address in line for line in log_text.splitlines() if "unhealthy" in line
+        )
         raise_limit(real_broker, small)
         hook.released.set()
         assert begun("run", conf, "--available-now").wait(WAIT_S) == 0
-        wanted = ids(expected(morning(), deployment(), tmp_path))
-        assert ids(lines_of(Path(folder))) == wanted
+        expected_ids = ids(expected(morning(), deployment(), tmp_path))
+        assert ids(lines_of(Path(folder))) == expected_ids
         for topic in (good, small):
-            got = consumed(real_broker.address, topic, lambda values: len(values) >= len(wanted))
-            assert ids(got) == wanted, topic
-        assert set(hook.taken) == set(wanted)
+            alerts = consumed(real_broker.address, topic, lambda values: len(values) >= len(expected_ids))
+            assert ids(alerts) == expected_ids, topic
+        assert set(hook.taken) == set(expected_ids)
         if table is not None:
             with psycopg.connect(table.address) as connection:
                 rows = connection.execute("select alert_id from cep_alerts").fetchall()
-            assert {row[0] for row in rows} == set(wanted)
+            assert {row[0] for row in rows} == set(expected_ids)
 
 
 def raise_limit(kafka: KafkaCluster, topic: str) -> None:
@@ -372,8 +374,8 @@ def test_refused_alerts_in_a_topic_are_listed_and_sent_again(
         assert f"{name}: 0 alerts sent, 1 refused again" in output_of(main(["job", "letters", "send", *where]), 1).out
         receiver.judge = lambda _: 204
         assert main(["job", "letters", "send", *where]) == 0
-        wanted = ids(expected(morning(), deployment(), tmp_path))
-        assert Counter(receiver.taken) == wanted
+        expected_ids = ids(expected(morning(), deployment(), tmp_path))
+        assert Counter(receiver.taken) == expected_ids
     finally:
         receiver.server.shutdown()
         receiver.server.server_close()
@@ -427,13 +429,13 @@ _OF_PERSONS = (
 
 
 def test_every_wait_has_a_test() -> None:
-    found = {
+    waits = {
         str(path.relative_to(ROOT / "cep"))
         for path in (ROOT / "cep").rglob("*.py")
         if any(_WAIT.search(line.partition("#")[0]) for line in path.read_text().splitlines())
     }
-    found = {name for name in found if not name.startswith(_OF_PERSONS)}
-    assert found == set(WAITS)
+    waits = {name for name in waits if not name.startswith(_OF_PERSONS)}
+    assert waits == set(WAITS)
     for named in {test for test in WAITS.values() if not test.startswith("local: ")}:
         file, _, function = named.partition("::")
         assert f"def {function}(" in (ROOT / "tests" / "cli" / file).read_text(), named
@@ -536,16 +538,16 @@ def test_a_frozen_broker(runner: str, tmp_path: Path) -> None:
         pause = PauseRecord(id="card_testing", version=1)
         (tmp_path / "control" / "1.jsonl").write_bytes(pause.to_json())
         wait_for(lambda: controls(port) > 0)  # though the status topic hangs
-        left = verify_end(process)
-        assert left > 0
+        undelivered = verify_end(process)
+        assert undelivered > 0
         process = begun(runner, conf)
         stack.callback(process.kill)
         wait_for(lambda: status(port, "/health") == 503)
-        assert verify_end(process) >= left, "those of the first start wait, too"
+        assert verify_end(process) >= undelivered, "those of the first start wait, too"
         kafka._process.send_signal(signal.SIGCONT)
         process = begun(runner, conf)
         stack.callback(process.kill)
         wait_for(lambda: status(port, "/ready") == 200 and value(port, "cep_sink_waiting_alerts", topic) == 0)
         killed(process)
-        found = ids(consumed(kafka.address, "alerts", lambda values: len(values) > left))
-        assert set(found.values()) == {1}
+        delivered = ids(consumed(kafka.address, "alerts", lambda values: len(values) > undelivered))
+        assert set(delivered.values()) == {1}

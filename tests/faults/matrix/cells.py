@@ -164,7 +164,7 @@ class JobProcess(Process):
     observed: Any = None
     stop: Stop | None = None
     commits: Commits | None = None
-    said: list[str] = field(default_factory=list)
+    log_parts: list[str] = field(default_factory=list)
     error: str = ""
     began_s: float = 0.0
 
@@ -228,7 +228,7 @@ class World:
         """Take a part of a line of the log."""
         process = self.time.current.process
         if isinstance(process, JobProcess):
-            process.said.append(text)
+            process.log_parts.append(text)
 
     def commits(self, *given: Any, **named: Any) -> Commits:
         """Make the commits of a process, which stop at the steps of their protocol."""
@@ -474,7 +474,7 @@ class World:
         self._stop_all()
         self.problem(self._compare())
         self.problem(self._unnamed())
-        self.result.log = [f"{p.name}: exit {p.code}: {p.error}\n{''.join(p.said)}" for p in self.processes]
+        self.result.log = [f"{p.name}: exit {p.code}: {p.error}\n{''.join(p.log_parts)}" for p in self.processes]
         return self.result
 
     def _watch_until(self, ready: Callable[[], bool], wait_s: float = 1_000.0) -> bool:
@@ -570,22 +570,22 @@ class World:
     def _found(self) -> dict[str, Counter[str]]:
         """Return the ids of the alerts by sink."""
         alerts = Counter(orjson.loads(value)["alert_id"] for value in self.cluster.values("alerts"))
-        found = {"kafka:alerts": alerts}
+        by_sink = {"kafka:alerts": alerts}
         if URL in self.fault.sinks:
             refused = {
                 orjson.loads(letter["record"])["alert_id"]
                 for letter in self._letters() if letter.get("code") == "alert_refused"
             }  # fmt: skip
-            found[URL] = Counter({*self.webhook.taken, *refused})  # receivers tell repeats by the id
+            by_sink[URL] = Counter({*self.webhook.taken, *refused})  # receivers tell repeats by the id
         if POSTGRES in self.fault.sinks:
-            found[POSTGRES] = Counter(self.database.taken.keys())
-        return found
+            by_sink[POSTGRES] = Counter(self.database.taken.keys())
+        return by_sink
 
     def _has_all(self) -> bool:
-        wanted = Counter(self._wanted().keys())
+        expected_counts = Counter(self._wanted().keys())
         if self._may_be_late and self._late_change_ms():
-            return all(found.total() for found in self._found().values())
-        return all(not wanted - found for found in self._found().values())
+            return all(delivered.total() for delivered in self._found().values())
+        return all(not expected_counts - delivered for delivered in self._found().values())
 
     @property
     def _may_be_late(self) -> bool:
@@ -600,13 +600,13 @@ class World:
     def _compare(self) -> str:
         if self._may_be_late and self._late_change_ms():
             return ""  # events of that time were matched before the change, which the job counts
-        wanted = self._wanted()
-        for sink, found in self._found().items():
-            lost, more = Counter(wanted.keys()) - found, found - Counter(wanted.keys())
+        expected = self._wanted()
+        for sink, delivered in self._found().items():
+            lost, more = Counter(expected.keys()) - delivered, delivered - Counter(expected.keys())
             if lost or more:
-                return f"{sink}: {lost.total()} alerts are missing, {more.total()} are too many, of {len(wanted)}"
+                return f"{sink}: {lost.total()} alerts are missing, {more.total()} are too many, of {len(expected)}"
         bodies = {orjson.loads(value)["alert_id"]: value for value in self.cluster.values("alerts")}
-        if bodies != wanted:
+        if bodies != expected:
             return "alerts have other bodies than those of the replay"
         aside = [letter for letter in self._letters() if "event_id" in letter]
         if aside and not self.cell.fault.startswith("clock"):
@@ -626,18 +626,18 @@ def _options(is_live: bool, words: Sequence[str]) -> Any:
 
 def run_cell(cell: Cell, folder: Path) -> Result:
     """Run a cell; the stand-ins of shims.py are in place."""
-    made = World(cell, folder)
+    world = World(cell, folder)
     forget_clients()
-    made.cluster.on_read = made.read
-    for stack, item in ((CLOCK, made.time), (CLUSTER, made.cluster), (DISK, made.disk), (WORLD, made)):
+    world.cluster.on_read = world.read
+    for stack, item in ((CLOCK, world.time), (CLUSTER, world.cluster), (DISK, world.disk), (WORLD, world)):
         stack[:] = [item]  # type: ignore[list-item]
     try:
-        made.run()
+        world.run()
     except BaseException:  # noqa: BLE001 a campaign goes on
-        made.problem(traceback.format_exc(limit=-5))
+        world.problem(traceback.format_exc(limit=-5))
     finally:
-        made.is_over = True
-        for process in made.processes:
-            made.time.kill(process)
-        made.time.kill(made.time.world)
-    return made.result
+        world.is_over = True
+        for process in world.processes:
+            world.time.kill(process)
+        world.time.kill(world.time.world)
+    return world.result
