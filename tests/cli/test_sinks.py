@@ -421,7 +421,7 @@ _WAIT = re.compile(
 )
 # What no job does: verbs that a person waits for, and what a replay or the demo waits for.
 _OF_PERSONS = (
-    "demo/", "api/", "testing/", "analysis/", "cli/test.py", "cli/letters.py", "cli/shadow.py",
+    "demo/", "api/", "testing/", "analysis/", "cli/test.py", "cli/letters.py", "cli/shadow.py", "cli/lsp.py",
     "runners/control_topic.py", "rulebook/files.py",
     "runners/embedded/replay.py", "runners/embedded/savepoint.py", "runners/spark/progress.py", "nfa/", "columnar/",
     "lang/", "docs/",
