@@ -5,13 +5,16 @@ Tested by: tests/cli/test_main.py, tests/cli/test_publish.py
 """
 
 import argparse
+import sys
 from typing import Any
 
 from pydantic import BaseModel
 
 from cep.base.secrets import use_secrets_file
+from cep.base.text import visible
 from cep.cli.paths import printed
 from cep.cli.verbs import Parser
+from cep.model.client_settings import switched_off
 from cep.model.settings import SECTIONS, Settings, default_file, extra_of, read_settings
 
 HELP = """\
@@ -34,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if options.check is None:
         print(default_file(), end="")
         return 0
-    read_settings(options.check, {})
+    _warn(read_settings(options.check, {}))
     printed(f"{options.check} can be used")
     return 0
 
@@ -116,7 +119,15 @@ def settings_of(options: argparse.Namespace) -> Settings:
             flags.setdefault(section, {})[name] = value
     settings = read_settings(options.conf, flags)
     use_secrets_file(settings.secrets.file)
+    _warn(settings)
     return settings
+
+
+def _warn(settings: Settings) -> None:
+    """Say which checks of certificates the settings switch off."""
+    for name in switched_off(settings.kafka.client):
+        message = f"warning: {name} in [kafka.client]: whoever is between here and the brokers can read and change all"
+        print(visible(f"{message}; leave it out, and name the authority in `ssl.ca.location`"), file=sys.stderr)
 
 
 def _shown(example: str, default: object) -> str:

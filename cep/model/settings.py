@@ -39,6 +39,7 @@ from cep.base.limits import (
     SETTINGS_FILE_BYTES_MAX,
 )
 from cep.base.toml import parse_toml
+from cep.model.client_settings import kafka_names, registry_names, spark_names
 from cep.model.setting_types import (
     Address,
     DurationMs,
@@ -268,14 +269,17 @@ class _PlaceSettings(Section):
     message: str | None = setting(
         None, "Name of the Protobuf message in the schema file.", "--message NAME", '"shop.Payment"'
     )
-    registry: Annotated[dict[str, SecretStr], AfterValidator(from_environment), AfterValidator(registry_client)] = (
-        setting(
-            {},
-            "Settings of the schema registry's client; `env:NAME` and `file:PATH` take a value from elsewhere. The "
-            'address must not contain a user or a query: give "basic.auth.user.info", or '
-            '"bearer.auth.credentials.source" with its settings.',
-            example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
-        )
+    registry: Annotated[
+        dict[str, SecretStr],
+        AfterValidator(registry_names),
+        AfterValidator(from_environment),
+        AfterValidator(registry_client),
+    ] = setting(
+        {},
+        "Settings of the schema registry's client; `env:NAME` and `file:PATH` take a value from elsewhere. The "
+        'address must not contain a user or a query: give "basic.auth.user.info", or '
+        '"bearer.auth.credentials.source" with its settings.',
+        example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
     )
     starting: Place = setting(
         "earliest",
@@ -364,10 +368,10 @@ class KafkaSettings(Section):
     bootstrap_servers: str | None = setting(
         None, "Brokers, host:port, more with commas.", "--bootstrap-servers HOST:PORT", '"kafka:9092"'
     )
-    client: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = setting(
+    client: Annotated[dict[str, SecretStr], AfterValidator(kafka_names), AfterValidator(from_environment)] = setting(
         {},
-        "Settings of librdkafka, for security above all; `env:NAME` and `file:PATH` take a value from elsewhere.",
-        example='{ "security.protocol" = "SASL_SSL", "sasl.password" = "env:KAFKA_PASSWORD" }',
+        "Settings of librdkafka, for security above all; none that load code. Secrets are `env:NAME` or `file:PATH`.",
+        example='{ "sasl.mechanism" = "PLAIN", "sasl.password" = "env:KAFKA_PASSWORD" }',
     )
 
     def client_settings(self) -> dict[str, str]:
@@ -495,9 +499,9 @@ class SparkSettings(Section):
     partitions: Positive | None = setting(
         None, "Matching tasks, fixed at the job's first start; as many as cores if not given.", "--partitions N", "2"
     )
-    conf: dict[str, str] = setting(
+    conf: Annotated[dict[str, str], AfterValidator(spark_names)] = setting(
         {},
-        "Settings of Spark, which override the job's own.",
+        "Settings of Spark, which override the job's own; none that load code or carry a secret.",
         example='{ "spark.driver.memory" = "4g" }',
     )
 

@@ -25,6 +25,8 @@ _PYTHON = Path(__file__).with_name("python.sh")
 _WORKER_PYTHON = "CEP_WORKER_PYTHON"  # the program that python.sh starts; Java and its workers inherit the variable
 # The processes that are still started start faster without a helper process in between.
 _FAST_SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
+# Options of the driver's Java: of the environment, because a settings file must not load code.
+_JAVA_OPTIONS = "CEP_JAVA_OPTIONS"
 _PACKAGE_ROOT = Path(__file__).parents[3]
 
 # Set by spark-submit in the program that it starts, and the settings that are then its own.
@@ -110,6 +112,7 @@ def create_session(
         raise UsageError(f"cores is 1 or more, not {cores}")
     if SparkSession.getActiveSession() is None:
         check_java()
+    java_options = f"{java_options} {os.environ.get(_JAVA_OPTIONS, '')}"  # the last one of a name counts
     attempts = (settings or {}).get(_ATTEMPTS, "1")  # Spark asks a local master for it
     chosen = {
         "spark.master": f"local[{cores}, {attempts}]",

@@ -46,7 +46,7 @@ from cep.runners.embedded import replay as embedded
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.output import BatchReport, Replayed
 from cep.runners.rule_output import AUDIT_FOLDER
-from cep.runners.spark.live import JAVA_OPTIONS, LiveSettings
+from cep.runners.spark.live import LiveSettings
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.savepoint import save_for_both
@@ -389,17 +389,17 @@ logger.spark.level = info
 """
 
 
-def test_no_log_and_no_answer_of_spark_has_a_card_number(rules: Path, tmp_path: Path) -> None:
+def test_no_log_and_no_answer_of_spark_has_a_card_number(
+    rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The logs of the driver, its tasks and the job, at Spark's own level as a cluster has it, and the port."""
     out, port = tmp_path / "out", free_port()
     (tmp_path / "events").mkdir()
     out.mkdir()
     (tmp_path / "log4j2.properties").write_text(LOGGING)
-    java = f"-Dlog4j2.configurationFile={(tmp_path / 'log4j2.properties').as_uri()} {JAVA_OPTIONS}"
+    monkeypatch.setenv("CEP_JAVA_OPTIONS", f"-Dlog4j2.configurationFile={(tmp_path / 'log4j2.properties').as_uri()}")
     planted = "5500005555555559"  # the driver logs the name of its application, so the search must find it
-    (tmp_path / "cep.toml").write_text(
-        f'[spark.conf]\n"spark.driver.extraJavaOptions" = "{java}"\n"spark.app.name" = "cep {planted}"\n'
-    )
+    (tmp_path / "cep.toml").write_text(f'[spark.conf]\n"spark.app.name" = "cep {planted}"\n')
     lines = records(7, NUMBERS)
     (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     job = start_process(
