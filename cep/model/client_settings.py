@@ -1,7 +1,7 @@
 """Names of a settings file that clients may get → the names themselves, or why one is refused.
 
 A repository may bring its own `cep.toml`, so a settings file must not make a verb load code, run a command, or carry a
-secret. Clients have settings that do so, and get new ones with each version: what is not listed here is refused.
+secret. Clients have settings that do so, and get new ones with each version. A name that is not listed here is refused.
 Tested by: tests/model/test_client_settings.py
 """
 
